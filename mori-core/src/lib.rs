@@ -1,0 +1,27 @@
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod desc;
+mod error;
+mod id;
+mod memory;
+mod notify;
+mod status;
+mod sync;
+mod time;
+mod transfer;
+mod wait;
+
+pub use backend::{Attachment, Backend, BackendContext, BlockOn, Capabilities, Session};
+pub use desc::{EngineDesc, MemoryDesc, TransportBlob};
+pub use error::{Cause, Error, ErrorKind, Result};
+pub use id::{EngineKey, RegionId, Tag, TransferId};
+pub use memory::{Access, Location, Pin, Region};
+pub use notify::{Notification, NotificationQueue, Recv};
+pub use status::{Completer, Event, Observe, Origin, Status, StatusCode, Transition, Update, transition};
+pub use time::{Clock, Deadline, ManualClock, Timeout};
+pub use transfer::{MAX_NOTIFICATION, Notify, Op, Piece, TransferOptions, check, merge};
+pub use wait::{
+    Completion, Gathering, Member, Outcome, Repoll, WaitPolicy, scan, wait_all, wait_any, wait_first_failure,
+    wait_some,
+};

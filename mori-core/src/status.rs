@@ -1,0 +1,582 @@
+//! The status of one transfer: the reader's side ([`Status`]) and the writer's side ([`Completer`]).
+//!
+//! # Protocol
+//!
+//! A status is one word and one lock. The word holds the code and one bit, *observed*, which says that
+//! somebody sleeps on the status or has subscribed to it. The lock guards the failure, the note and the list of
+//! subscribers; the condition variable beside it is what single waiters sleep on.
+//!
+//! 1. A reader that only wants the code loads the word (acquire). Terminal: done, no lock.
+//! 2. A waiter or subscriber takes the lock, sets *observed* with a read-modify-write, and looks at the code
+//!    which that same operation returned. Terminal: it does not sleep. Else it enters the list or sleeps on the
+//!    condition variable, which gives up the lock in the same step.
+//! 3. A success is one compare-and-swap of the code (release). It keeps the *observed* bit it found. If the bit was
+//!    clear, nobody can be asleep: done, no lock and no system call.
+//! 4. If the bit was set, the writer takes the lock, takes the list, notifies, gives the lock back and only then
+//!    calls the subscribers.
+//! 5. A failure does the same with the lock held from the start: it stores the failure first and the code
+//!    second, so that whoever sees the code finds the failure that came with it (contract S3).
+//!
+//! What that excludes. *Lost wake-up:* steps 2 and 3 are read-modify-writes of one word, so one comes first: either the
+//! writer sees the bit and takes the lock, which it gets only after the waiter sleeps, or the waiter sees the
+//! terminal code and does not sleep. *Code without message:* step 5's order, and a success that overtakes it
+//! makes the failure withdraw what it stored before the lock is given back. *Two terminal states:* the
+//! compare-and-swap starts from a code that is not terminal, or is not done (S2).
+
+mod code;
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+pub use code::{Event, StatusCode, Transition, transition};
+
+use crate::backend::{Backend, BlockOn};
+use crate::error::{Error, ErrorKind, Result};
+use crate::id::{Tag, TransferId};
+use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
+use crate::time::{Clock, Deadline, Sleeper, Timeout};
+use crate::wait::{self, WaitPolicy};
+
+/// The low bits of the word: the code's number.
+const CODE: u32 = 0xff;
+/// Somebody sleeps on the status or has subscribed to it, or did so earlier.
+const OBSERVED: u32 = 0x100;
+
+fn code_of(word: u32) -> StatusCode {
+    // The word only ever holds numbers of codes, so the fallback is never taken; it keeps this free of panics.
+    StatusCode::from_number(word & CODE).unwrap_or(StatusCode::Failure(ErrorKind::BadState))
+}
+
+/// Told when a status becomes terminal.
+///
+/// For bridges to other ways of waiting (an event loop, a channel); to block, use [`Status::wait`].
+pub trait Observe: Send + Sync {
+    /// The status this observer subscribed to has become terminal with `code`.
+    ///
+    /// Called once per subscription, on the thread that completed the transfer, which is often a backend's own
+    /// thread. No lock of the status is held. Implementations return quickly and do not block.
+    fn on_terminal(&self, code: StatusCode);
+}
+
+#[derive(Default)]
+enum Observers {
+    #[default]
+    None,
+    One(Arc<dyn Observe>),
+    Many(Vec<Arc<dyn Observe>>),
+}
+
+impl Observers {
+    fn push(&mut self, observer: Arc<dyn Observe>) {
+        *self = match std::mem::take(self) {
+            Self::None => Self::One(observer),
+            Self::One(first) => Self::Many(vec![first, observer]),
+            Self::Many(mut all) => {
+                all.push(observer);
+                Self::Many(all)
+            }
+        };
+    }
+
+    fn remove(&mut self, observer: &Arc<dyn Observe>) {
+        let same = |other: &Arc<dyn Observe>| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(observer));
+        match self {
+            Self::None => {}
+            Self::One(only) => {
+                if same(only) {
+                    *self = Self::None;
+                }
+            }
+            Self::Many(all) => all.retain(|other| !same(other)),
+        }
+    }
+
+    fn tell(self, code: StatusCode) {
+        match self {
+            Self::None => {}
+            Self::One(only) => only.on_terminal(code),
+            Self::Many(all) => all.iter().for_each(|observer| observer.on_terminal(code)),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Slow {
+    failure: Option<Error>,
+    note: Option<Box<str>>,
+    observers: Observers,
+}
+
+struct Inner {
+    word: AtomicU32,
+    notifier: bool,
+    id: TransferId,
+    tag: Tag,
+    backend: Option<Weak<dyn Backend>>,
+    slow: Mutex<Slow>,
+    terminal: Condvar,
+}
+
+impl Inner {
+    fn code(&self) -> StatusCode {
+        // Acquire pairs with the release of the writer's compare-and-swap in `set`: data before status (S4).
+        code_of(self.word.load(Ordering::Acquire))
+    }
+
+    /// Moves the code if the state machine allows it; says whether the move was made and what the word was before.
+    fn set(&self, event: Event) -> Result<u32, StatusCode> {
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            let next = match transition(code_of(word), event) {
+                Transition::Move(next) => next,
+                Transition::Ignored(code) => return Err(code),
+            };
+            let new = (word & !CODE) | next.number();
+            // Release pairs with the acquire of every reader's load (S3, S4); acquire pairs with the waiter's
+            // read-modify-write in `observe`, so that this thread sees what the waiter did before.
+            match self.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(before) => return Ok(before),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Step 2 of the protocol; the caller holds the lock.
+    fn observe(&self) -> StatusCode {
+        // AcqRel pairs with the compare-and-swap in `set`: one of the two comes first and the other sees it.
+        code_of(self.word.fetch_or(OBSERVED, Ordering::AcqRel))
+    }
+
+    fn succeed(&self) -> Update {
+        match self.set(Event::Succeed) {
+            Err(code) => Update::Ignored(code),
+            Ok(before) => {
+                if before & OBSERVED != 0 {
+                    let mut slow = self.slow.lock();
+                    let observers = std::mem::take(&mut slow.observers);
+                    self.terminal.notify_all();
+                    drop(slow);
+                    observers.tell(StatusCode::Success);
+                }
+                Update::Applied
+            }
+        }
+    }
+
+    fn fail(&self, error: Error) -> Update {
+        let kind = error.kind();
+        let mut slow = self.slow.lock();
+        // Only one failure at a time gets here, and it finds a failure of an earlier one only if the status is
+        // terminal already, in which case that one stays.
+        let code = self.code();
+        if code.is_terminal() {
+            return Update::Ignored(code);
+        }
+        slow.failure = Some(error);
+        match self.set(Event::Fail(kind)) {
+            Err(code) => {
+                slow.failure = None;
+                Update::Ignored(code)
+            }
+            Ok(_) => {
+                let observers = std::mem::take(&mut slow.observers);
+                self.terminal.notify_all();
+                drop(slow);
+                observers.tell(StatusCode::Failure(kind));
+                Update::Applied
+            }
+        }
+    }
+}
+
+impl Sleeper for Inner {
+    fn look_again(&self) {
+        let _slow = self.slow.lock();
+        self.terminal.notify_all();
+    }
+}
+
+/// What became of an update (contract S2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// The status moved.
+    Applied,
+    /// Nothing changed: the status was already at this code, which such an update cannot change.
+    Ignored(StatusCode),
+}
+
+impl Update {
+    /// Whether the status moved.
+    #[must_use]
+    pub fn applied(self) -> bool {
+        matches!(self, Self::Applied)
+    }
+}
+
+/// What a status is told about its transfer when it is made.
+#[derive(Clone)]
+pub struct Origin {
+    /// The transfer's number, unique in this process and never reused.
+    pub id: TransferId,
+    /// The caller's own mark for the transfer.
+    pub tag: Tag,
+    /// Who makes progress on it. Kept weakly: a status keeps no backend alive (contract S6).
+    pub backend: Option<Weak<dyn Backend>>,
+    /// What the backend's [`Backend::has_notifier`] says; without a backend, `true`.
+    pub notifier: bool,
+}
+
+impl Origin {
+    /// The origin of a transfer on `backend`, with a fresh id.
+    #[must_use]
+    pub fn backend(backend: &Weak<dyn Backend>, notifier: bool, tag: Tag) -> Self {
+        Self { id: TransferId::fresh(), tag, backend: Some(Weak::clone(backend)), notifier }
+    }
+
+    /// An origin without a backend: the status is completed by whoever holds its writer's side, and a wait on it
+    /// polls nothing.
+    #[must_use]
+    pub fn detached() -> Self {
+        Self { id: TransferId::fresh(), tag: Tag::default(), backend: None, notifier: true }
+    }
+}
+
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin")
+            .field("id", &self.id)
+            .field("tag", &self.tag)
+            .field("notifier", &self.notifier)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The reader's side of a transfer: where it stands, and the waits for it.
+///
+/// A small handle; clones are handles to the same status. It outlives the engine, the session and the backend that made
+/// it (contract S6), and dropping it cancels nothing.
+///
+/// ```
+/// use mori_core::{Origin, Status, StatusCode};
+/// let (completer, status) = Status::pair(Origin::detached());
+/// assert_eq!(status.code(), StatusCode::Init);
+/// completer.submit();
+/// let other = std::thread::spawn(move || completer.succeed());
+/// assert_eq!(status.wait(None), StatusCode::Success);
+/// # assert!(other.join().unwrap().applied());
+/// ```
+#[derive(Clone)]
+pub struct Status(Arc<Inner>);
+
+impl Status {
+    /// The two sides of a new status, which is *init*.
+    pub fn pair(origin: Origin) -> (Completer, Self) {
+        let inner = Arc::new(Inner {
+            word: AtomicU32::new(StatusCode::Init.number()),
+            notifier: origin.notifier,
+            id: origin.id,
+            tag: origin.tag,
+            backend: origin.backend,
+            slow: Mutex::new(Slow::default()),
+            terminal: Condvar::new(),
+        });
+        (Completer(Arc::clone(&inner)), Self(inner))
+    }
+
+    /// A status that has failed already: the answer to a submission that is refused.
+    #[must_use]
+    pub fn failed(tag: Tag, error: Error) -> Self {
+        let (completer, status) = Self::pair(Origin { tag, ..Origin::detached() });
+        completer.fail(error);
+        status
+    }
+
+    /// A status that has succeeded already: the answer to a submission without bytes.
+    #[must_use]
+    pub fn succeeded(tag: Tag) -> Self {
+        let (completer, status) = Self::pair(Origin { tag, ..Origin::detached() });
+        completer.succeed();
+        status
+    }
+
+    /// Where the transfer stands. One load, never blocks. After *success*, the bytes of a read are visible to the
+    /// calling thread (contract S4).
+    #[must_use]
+    #[inline]
+    pub fn code(&self) -> StatusCode {
+        self.0.code()
+    }
+
+    /// Whether the transfer has succeeded.
+    #[must_use]
+    pub fn is_success(&self) -> bool {
+        self.code().is_success()
+    }
+
+    /// Whether the transfer has failed.
+    #[must_use]
+    pub fn is_failure(&self) -> bool {
+        self.code().is_failure()
+    }
+
+    /// Why the transfer failed; `None` while it has not. Code and failure are one fact (contract S3).
+    #[must_use]
+    pub fn error(&self) -> Option<Error> {
+        // The code first: a failure that a success overtakes is stored for a moment under the lock.
+        if !self.code().is_failure() {
+            return None;
+        }
+        self.0.slow.lock().failure.clone()
+    }
+
+    /// The failure's message, or the last note of the writer's side, or nothing.
+    #[must_use]
+    pub fn message(&self) -> String {
+        match self.error() {
+            Some(error) => error.message().to_owned(),
+            None => self.0.slow.lock().note.as_deref().unwrap_or_default().to_owned(),
+        }
+    }
+
+    /// The transfer's number, unique in this process and never reused.
+    #[must_use]
+    pub fn id(&self) -> TransferId {
+        self.0.id
+    }
+
+    /// The caller's own mark for the transfer.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.0.tag
+    }
+
+    /// Whether its backend completes it with nobody polling.
+    #[must_use]
+    pub fn has_notifier(&self) -> bool {
+        self.0.notifier
+    }
+
+    /// Waits until the transfer is terminal or `timeout` runs out, with the default policy.
+    ///
+    /// `None` waits without a bound, `Duration::ZERO` polls once. Returns the terminal code, *in progress* if the bound
+    /// ran out (which cancels nothing; wait again as you like), or *init* at once if the transfer was never
+    /// submitted. The rules are W1–W10 of the wait contract.
+    ///
+    /// ```
+    /// use mori_core::{Origin, Status, StatusCode};
+    /// use std::time::Duration;
+    /// let (completer, status) = Status::pair(Origin::detached());
+    /// completer.submit();
+    /// assert_eq!(status.wait(Duration::from_millis(1)), StatusCode::InProgress);
+    /// completer.succeed();
+    /// assert_eq!(status.wait(None), StatusCode::Success);
+    /// ```
+    #[inline]
+    pub fn wait(&self, timeout: impl Into<Timeout>) -> StatusCode {
+        self.wait_with(timeout, &WaitPolicy::DEFAULT)
+    }
+
+    /// Like [`Status::wait`], with a policy of the caller's.
+    #[inline]
+    pub fn wait_with(&self, timeout: impl Into<Timeout>, policy: &WaitPolicy) -> StatusCode {
+        let code = self.code();
+        // W1: no sleep and no poll when the status is not in progress.
+        if code != StatusCode::InProgress {
+            return code;
+        }
+        wait::one(self, timeout.into(), policy)
+    }
+
+    /// Asks the backend once for progress; does nothing on a terminal status or when the backend is gone.
+    pub fn poll(&self) -> StatusCode {
+        if self.code() == StatusCode::InProgress {
+            if let Some(backend) = self.backend() {
+                backend.poll_progress(self.0.id);
+            }
+        }
+        self.code()
+    }
+
+    /// Asks the backend to stop the transfer (contract E1).
+    ///
+    /// The status ends as *cancelled* only when no byte of the transfer can land any more; until then it stays in
+    /// progress. A transfer that has finished keeps its result.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] when the backend cannot cancel; [`ErrorKind::BadState`] when the transfer was
+    /// never submitted.
+    pub fn cancel(&self) -> Result<()> {
+        match self.code() {
+            StatusCode::Init => {
+                return Err(Error::new(ErrorKind::BadState, "the transfer was never submitted"));
+            }
+            code if code.is_terminal() => return Ok(()),
+            _ => {}
+        }
+        match self.backend() {
+            Some(backend) => backend.cancel(self.0.id),
+            // A backend that is gone has ended its transfers, or is about to (S5); a detached status has no backend.
+            None if self.0.backend.is_some() => Ok(()),
+            None => {
+                Err(Error::new(ErrorKind::Unsupported, "this status has no backend that could cancel it"))
+            }
+        }
+    }
+
+    /// Subscribes `observer` to the terminal state. Returns `false`, and never calls the observer, if the status is
+    /// terminal already.
+    pub fn subscribe(&self, observer: Arc<dyn Observe>) -> bool {
+        let mut slow = self.0.slow.lock();
+        if self.0.observe().is_terminal() {
+            return false;
+        }
+        slow.observers.push(observer);
+        true
+    }
+
+    /// Takes every subscription of `observer` back. A call that is under way on another thread may still reach it.
+    pub fn unsubscribe(&self, observer: &Arc<dyn Observe>) {
+        // The removed observer is dropped outside of the lock by keeping the list's own copy alive here.
+        let _keep = Arc::clone(observer);
+        self.0.slow.lock().observers.remove(observer);
+    }
+
+    fn backend(&self) -> Option<Arc<dyn Backend>> {
+        self.0.backend.as_ref().and_then(Weak::upgrade)
+    }
+
+    /// The backend's blocking hook (W10), with no lock held. `None` when the backend is gone or there is none.
+    pub(crate) fn block(&self) -> Option<BlockOn> {
+        self.backend().map(|backend| backend.block_on(self.0.id))
+    }
+
+    /// Sleeps until the status is not in progress or `deadline` has passed on `clock`.
+    pub(crate) fn sleep(&self, clock: &Clock, deadline: Deadline) -> StatusCode {
+        clock.enroll(|| {
+            let weak: Weak<Inner> = Arc::downgrade(&self.0);
+            weak
+        });
+        let inner = &*self.0;
+        let mut slow = inner.slow.lock();
+        let mut code = inner.observe();
+        // W4: the code is looked at before the clock. W5: a wake without a terminal code sleeps on.
+        while code == StatusCode::InProgress {
+            if deadline != Deadline::Never && deadline.passed(clock.now()) {
+                break;
+            }
+            clock.sleep(&inner.terminal, &mut slow, deadline);
+            code = inner.code();
+        }
+        code
+    }
+}
+
+impl AsRef<Self> for Status {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
+impl fmt::Debug for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("Status");
+        out.field("id", &self.0.id).field("tag", &self.0.tag).field("code", &self.code());
+        if let Some(error) = self.error() {
+            out.field("message", &error.message());
+        }
+        out.finish()
+    }
+}
+
+/// The writer's side of a transfer, held by the backend until the transfer is over (contract S5).
+///
+/// Dropping it unfinished ends the status as *bad state*, so no status stays in progress because somebody forgot it,
+/// panicked or shut down. Every method tells whether it changed anything; the first terminal state is final (S2).
+///
+/// ```
+/// use mori_core::{ErrorKind, Origin, Status, StatusCode};
+/// let (completer, status) = Status::pair(Origin::detached());
+/// completer.submit();
+/// drop(completer);
+/// assert_eq!(status.code(), StatusCode::Failure(ErrorKind::BadState));
+/// ```
+#[must_use = "dropping the writer's side ends the status as a failure"]
+pub struct Completer(Arc<Inner>);
+
+impl Completer {
+    /// Init → in progress: the backend has taken the transfer.
+    pub fn submit(&self) -> Update {
+        match self.0.set(Event::Submit) {
+            Ok(_) => Update::Applied,
+            Err(code) => Update::Ignored(code),
+        }
+    }
+
+    /// Every byte is in place. Without a waiter: no lock, no system call.
+    pub fn succeed(&self) -> Update {
+        self.0.succeed()
+    }
+
+    /// The transfer failed and is quiet: none of its bytes can land any more.
+    pub fn fail(&self, error: Error) -> Update {
+        self.0.fail(error)
+    }
+
+    /// Leaves a note for [`Status::message`]; ends no wait (contract W5) and changes nothing on a terminal status (S2).
+    pub fn note(&self, note: impl Into<String>) -> Update {
+        let note = note.into().into_boxed_str();
+        let mut slow = self.0.slow.lock();
+        let code = self.0.code();
+        if code.is_terminal() {
+            return Update::Ignored(code);
+        }
+        slow.note = Some(note);
+        Update::Applied
+    }
+
+    /// Where the transfer stands.
+    #[must_use]
+    pub fn code(&self) -> StatusCode {
+        self.0.code()
+    }
+
+    /// The transfer's number.
+    #[must_use]
+    pub fn id(&self) -> TransferId {
+        self.0.id
+    }
+
+    /// The caller's own mark for the transfer.
+    #[must_use]
+    pub fn tag(&self) -> Tag {
+        self.0.tag
+    }
+
+    /// One more handle for readers.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        Status(Arc::clone(&self.0))
+    }
+}
+
+impl Drop for Completer {
+    fn drop(&mut self) {
+        if !self.0.code().is_terminal() {
+            let why = if std::thread::panicking() { " by a thread that panicked" } else { "" };
+            self.0.fail(Error::new(
+                ErrorKind::BadState,
+                format!("the transfer was dropped unfinished{why}; its backend gave it up without a result"),
+            ));
+        }
+    }
+}
+
+impl fmt::Debug for Completer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completer")
+            .field("id", &self.0.id)
+            .field("code", &self.code())
+            .finish_non_exhaustive()
+    }
+}

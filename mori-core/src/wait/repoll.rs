@@ -1,0 +1,91 @@
+//! The re-poll thread: makes progress for futures on backends without a notifier, which have no thread that waits.
+//!
+//! There is at most one per process, started when the first such future is polled. It polls with back-off as long as
+//! one of the gates it works for is closed and alive, and ends when there is nothing left to do; an idle process has none.
+
+use std::sync::{Arc, Weak};
+
+use super::many::Gate;
+use crate::status::Status;
+
+struct Watch {
+    gate: Weak<Gate>,
+    statuses: Vec<Status>,
+}
+
+impl Watch {
+    /// Polls what is unfinished; `false` when there is nothing left to poll for.
+    fn poll(&mut self) -> bool {
+        let Some(gate) = self.gate.upgrade() else { return false };
+        if gate.is_open() {
+            return false;
+        }
+        self.statuses.retain(|status| !status.poll().is_terminal());
+        !self.statuses.is_empty()
+    }
+}
+
+/// Has `statuses` polled until `gate` is open or dropped.
+pub(super) fn watch(statuses: Vec<Status>, gate: &Arc<Gate>) {
+    if !statuses.is_empty() {
+        thread::add(Watch { gate: Arc::downgrade(gate), statuses });
+    }
+}
+
+#[cfg(not(mori_loom))]
+mod thread {
+    use super::Watch;
+    use crate::sync::{Condvar, Mutex};
+    use crate::time::{Clock, Deadline};
+    use crate::wait::Repoll;
+
+    #[derive(Default)]
+    struct State {
+        running: bool,
+        added: Vec<Watch>,
+    }
+
+    static STATE: std::sync::LazyLock<(Mutex<State>, Condvar)> = std::sync::LazyLock::new(Default::default);
+
+    pub(super) fn add(watch: Watch) {
+        let (state, wake) = &*STATE;
+        let mut state = state.lock();
+        state.added.push(watch);
+        wake.notify_all();
+        if !state.running {
+            // Without the thread the future would never resolve by itself; the next one tries again.
+            state.running = std::thread::Builder::new().name("mori-repoll".into()).spawn(run).is_ok();
+        }
+    }
+
+    fn run() {
+        let (state, wake) = &*STATE;
+        let clock = Clock::system();
+        let mut watches: Vec<Watch> = Vec::new();
+        let mut steps = Repoll::BACKOFF.forced_steps();
+        loop {
+            watches.retain_mut(Watch::poll);
+            let mut state = state.lock();
+            if state.added.is_empty() {
+                if watches.is_empty() {
+                    state.running = false;
+                    return;
+                }
+                match clock.deadline(steps.pause()) {
+                    Deadline::Never => {}
+                    pause @ Deadline::At(_) => clock.sleep(wake, &mut state, pause),
+                }
+            }
+            if !state.added.is_empty() {
+                watches.append(&mut state.added);
+                steps = Repoll::BACKOFF.forced_steps();
+            }
+        }
+    }
+}
+
+#[cfg(mori_loom)]
+mod thread {
+    /// Models have no background thread; they poll by themselves.
+    pub(super) fn add(_watch: super::Watch) {}
+}
