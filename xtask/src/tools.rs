@@ -1,0 +1,233 @@
+//! The tools that some steps need, how to see whether they are there, and how to install them by package name.
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::cargo;
+
+/// A program that a step runs.
+#[derive(Debug)]
+pub(crate) struct Tool {
+    /// Name by which steps and `cargo xtask setup NAME` ask for it.
+    pub(crate) name: &'static str,
+    /// The program whose presence proves it.
+    program: &'static str,
+    /// What it is for.
+    about: &'static str,
+    install: Install,
+    /// Whether everything runs without it, only slower or with less to show.
+    optional: bool,
+}
+
+/// Where a tool comes from.
+#[derive(Debug, Clone, Copy)]
+enum Install {
+    /// `cargo install --locked PACKAGE`
+    Cargo(&'static str),
+    /// `apt-get install PACKAGE`
+    Apt(&'static str),
+    /// `rustup component add COMPONENT`
+    Component(&'static str),
+}
+
+/// Every tool. A step that needs a new one gets a row here.
+pub(crate) const TOOLS: &[Tool] = &[
+    Tool { name: "cc", program: "cc", about: "linker", install: Install::Apt("gcc"), optional: false },
+    Tool {
+        name: "git",
+        program: "git",
+        about: "list of files",
+        install: Install::Apt("git"),
+        optional: false,
+    },
+    Tool {
+        name: "rustfmt",
+        program: "cargo-fmt",
+        about: "formatting",
+        install: Install::Component("rustfmt"),
+        optional: false,
+    },
+    Tool {
+        name: "clippy",
+        program: "cargo-clippy",
+        about: "lints",
+        install: Install::Component("clippy"),
+        optional: false,
+    },
+    Tool {
+        name: "machete",
+        program: "cargo-machete",
+        about: "dependencies that nothing uses",
+        install: Install::Cargo("cargo-machete"),
+        optional: false,
+    },
+    Tool {
+        name: "typos",
+        program: "typos",
+        about: "spelling",
+        install: Install::Cargo("typos-cli"),
+        optional: false,
+    },
+    Tool {
+        name: "deny",
+        program: "cargo-deny",
+        about: "licences, bans and sources of dependencies",
+        install: Install::Cargo("cargo-deny"),
+        optional: false,
+    },
+    Tool {
+        name: "nextest",
+        program: "cargo-nextest",
+        about: "runs tests in parallel processes; cargo test stands in",
+        install: Install::Cargo("cargo-nextest"),
+        optional: true,
+    },
+];
+
+impl Tool {
+    /// The tool of that name.
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        TOOLS.iter().find(|tool| tool.name == name)
+    }
+
+    /// Whether it is on the path or among cargo's own programs.
+    pub(crate) fn is_there(&self) -> bool {
+        folders().iter().any(|folder| is_program(&folder.join(self.program)))
+    }
+
+    /// The command that installs it, for people to read.
+    pub(crate) fn install_line(&self) -> String {
+        let (program, arguments) = self.install.command();
+        let program = Path::new(&program).file_name().map(|name| name.to_string_lossy().into_owned());
+        format!("{} {}", program.unwrap_or_default(), arguments.join(" "))
+    }
+
+    fn install(&self) -> Result<()> {
+        let (program, arguments) = self.install.command();
+        println!("setup: {}: {}", self.name, self.install_line());
+        let status = Command::new(&program)
+            .args(&arguments)
+            .status()
+            .with_context(|| format!("{} does not run; install {} by hand", program.display(), self.name))?;
+        if !status.success() {
+            bail!("{} failed ({status})", self.install_line());
+        }
+        if !self.is_there() {
+            bail!("{} is installed but its program `{}` is not on the path", self.name, self.program);
+        }
+        Ok(())
+    }
+}
+
+impl Install {
+    fn command(self) -> (PathBuf, Vec<&'static str>) {
+        match self {
+            Self::Cargo(package) => (cargo(), vec!["install", "--locked", package]),
+            Self::Apt(package) => {
+                ("apt-get".into(), vec!["install", "--yes", "--no-install-recommends", package])
+            }
+            Self::Component(component) => ("rustup".into(), vec!["component", "add", component]),
+        }
+    }
+}
+
+/// Whether the tool of that name is there.
+pub(crate) fn is_there(name: &str) -> bool {
+    Tool::named(name).is_some_and(Tool::is_there)
+}
+
+/// Installs what is missing, or with `check` only says what is. Without names: everything that is not optional. Returns
+/// whether nothing that is needed is missing afterwards.
+///
+/// # Errors
+///
+/// When a name is unknown. A tool that cannot be installed is reported, and the others are still tried.
+pub(crate) fn setup(names: &[String], check: bool) -> Result<bool> {
+    let mut wanted = Vec::new();
+    for name in names {
+        let known = || TOOLS.iter().map(|tool| tool.name).collect::<Vec<_>>().join(", ");
+        wanted.push(
+            Tool::named(name)
+                .with_context(|| format!("no tool is called `{name}`; there are {}", known()))?,
+        );
+    }
+    if names.is_empty() {
+        wanted.extend(TOOLS.iter().filter(|tool| check || !tool.optional));
+    }
+    let mut complete = true;
+    for tool in wanted {
+        if tool.is_there() {
+            println!("setup: {}: there", tool.name);
+        } else if check {
+            let weight = if tool.optional { "missing, optional" } else { "missing" };
+            println!(
+                "setup: {}: {weight} ({}); install it with `{}`",
+                tool.name,
+                tool.about,
+                tool.install_line()
+            );
+            complete &= tool.optional;
+        } else if let Err(error) = tool.install() {
+            println!("setup: {}: {error:#}", tool.name);
+            complete = false;
+        }
+    }
+    Ok(complete)
+}
+
+/// Where programs are looked for: the path, and the folders that cargo installs to.
+fn folders() -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> =
+        env::var_os("PATH").map(|path| env::split_paths(&path).collect()).unwrap_or_default();
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
+    folders.extend(home.map(|home| home.join("bin")));
+    folders.extend(env::var_os("CARGO_INSTALL_ROOT").map(|root| PathBuf::from(root).join("bin")));
+    folders
+}
+
+#[cfg(unix)]
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    path.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(not(unix))]
+fn is_program(path: &Path) -> bool {
+    path.is_file() || path.with_extension("exe").is_file()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_tool_is_told_from_one_that_is_there() {
+        let absent = Tool {
+            name: "absent",
+            program: "no-program-has-this-name",
+            about: "nothing",
+            install: Install::Cargo("no-package"),
+            optional: false,
+        };
+        assert!(!absent.is_there());
+        assert!(is_there("git"));
+        assert!(!is_there("no such tool"));
+    }
+
+    #[test]
+    fn every_tool_says_how_it_is_installed() {
+        let lines: Vec<String> = TOOLS.iter().map(Tool::install_line).collect();
+        assert!(lines.contains(&"cargo install --locked typos-cli".to_owned()), "{lines:?}");
+        assert!(lines.contains(&"rustup component add clippy".to_owned()), "{lines:?}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
+        let error = setup(&["nonsense".to_owned()], true).unwrap_err().to_string();
+        assert!(error.contains("no tool is called `nonsense`") && error.contains("machete"), "{error}");
+    }
+}
