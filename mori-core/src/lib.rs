@@ -13,7 +13,10 @@ mod transfer;
 mod wait;
 
 pub use backend::{Attachment, Backend, BackendContext, BlockOn, Capabilities, Session};
-pub use desc::{EngineDesc, MemoryDesc, TransportBlob};
+pub use desc::{
+    CapabilitySet, EngineDesc, MAX_BLOB, MAX_DESCRIPTOR, MAX_DESCRIPTOR_TEXT, MAX_TRANSPORTS, MemoryDesc,
+    MemoryKind, TransportBlob,
+};
 pub use error::{Cause, Error, ErrorKind, Result};
 pub use id::{EngineKey, RegionId, Tag, TransferId};
 pub use memory::{Access, Location, Pin, Region};
