@@ -134,7 +134,13 @@ impl Clock {
     pub(crate) fn sleep<T>(&self, condvar: &Condvar, guard: &mut MutexGuard<'_, T>, deadline: Deadline) {
         match (&self.0, deadline) {
             (None, Deadline::At(point)) => condvar.wait_until(guard, point),
-            (None, Deadline::Never) | (Some(_), _) => condvar.wait(guard),
+            (None, Deadline::Never) => condvar.wait(guard),
+            (Some(hand), _) => {
+                // Release pairs with the acquire in `ManualClock::sleeps`. The sleeper's lock is held, so whoever
+                // has seen the count and takes that lock finds the sleeper asleep.
+                hand.sleeps.fetch_add(1, std::sync::atomic::Ordering::Release);
+                condvar.wait(guard);
+            }
         }
     }
 }
@@ -148,6 +154,8 @@ pub(crate) trait Sleeper: Send + Sync {
 
 struct Hand {
     state: Mutex<HandState>,
+    /// Outside of the models' world on purpose: only tests look at it, and it must not add to what a model explores.
+    sleeps: std::sync::atomic::AtomicU64,
 }
 
 struct HandState {
@@ -185,13 +193,24 @@ impl ManualClock {
     #[must_use]
     pub fn new() -> Self {
         let state = HandState { now: Instant::now(), sleepers: Vec::new() };
-        Self(Arc::new(Hand { state: Mutex::new(state) }))
+        let sleeps = std::sync::atomic::AtomicU64::new(0);
+        Self(Arc::new(Hand { state: Mutex::new(state), sleeps }))
     }
 
     /// The clock to hand to what is tested.
     #[must_use]
     pub fn clock(&self) -> Clock {
         Clock(Some(Arc::clone(&self.0)))
+    }
+
+    /// How many times a wait has gone to sleep on this clock; going back to sleep after a wake counts again.
+    ///
+    /// A test that has seen the count rise knows, without sleeping itself, that the waiter is asleep: every later move of the
+    /// clock and every later update reaches it there.
+    #[must_use]
+    pub fn sleeps(&self) -> u64 {
+        // Acquire pairs with the release in `Clock::sleep`.
+        self.0.sleeps.load(std::sync::atomic::Ordering::Acquire)
     }
 
     /// Moves the clock forward and makes every sleeper look at it. Sleepers whose deadline has passed end
