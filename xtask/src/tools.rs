@@ -27,7 +27,7 @@ pub(crate) struct Tool {
 enum Install {
     /// `cargo install --locked PACKAGE`
     Cargo(&'static str),
-    /// `apt-get install PACKAGE`
+    /// `apt-get install PACKAGE`, after a look at what there is now
     Apt(&'static str),
     /// `rustup component add COMPONENT`
     Component(&'static str),
@@ -100,20 +100,20 @@ impl Tool {
 
     /// The command that installs it, for people to read.
     pub(crate) fn install_line(&self) -> String {
-        let (program, arguments) = self.install.command();
-        let program = Path::new(&program).file_name().map(|name| name.to_string_lossy().into_owned());
-        format!("{} {}", program.unwrap_or_default(), arguments.join(" "))
+        let lines = self.install.commands();
+        lines.iter().map(|(program, arguments)| line(program, arguments)).collect::<Vec<_>>().join(" && ")
     }
 
     fn install(&self) -> Result<()> {
-        let (program, arguments) = self.install.command();
-        println!("setup: {}: {}", self.name, self.install_line());
-        let status = Command::new(&program)
-            .args(&arguments)
-            .status()
-            .with_context(|| format!("{} does not run; install {} by hand", program.display(), self.name))?;
-        if !status.success() {
-            bail!("{} failed ({status})", self.install_line());
+        for (program, arguments) in self.install.commands() {
+            let line = line(&program, &arguments);
+            println!("setup: {}: {line}", self.name);
+            let status = Command::new(&program).args(&arguments).status().with_context(|| {
+                format!("{} does not run; install {} by hand", program.display(), self.name)
+            })?;
+            if !status.success() {
+                bail!("{line} failed ({status})");
+            }
         }
         if !self.is_there() {
             bail!("{} is installed but its program `{}` is not on the path", self.name, self.program);
@@ -122,14 +122,20 @@ impl Tool {
     }
 }
 
+fn line(program: &Path, arguments: &[&str]) -> String {
+    let program = program.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    format!("{program} {}", arguments.join(" "))
+}
+
 impl Install {
-    fn command(self) -> (PathBuf, Vec<&'static str>) {
+    fn commands(self) -> Vec<(PathBuf, Vec<&'static str>)> {
         match self {
-            Self::Cargo(package) => (cargo(), vec!["install", "--locked", package]),
-            Self::Apt(package) => {
-                ("apt-get".into(), vec!["install", "--yes", "--no-install-recommends", package])
-            }
-            Self::Component(component) => ("rustup".into(), vec!["component", "add", component]),
+            Self::Cargo(package) => vec![(cargo(), vec!["install", "--locked", package])],
+            Self::Apt(package) => vec![
+                ("apt-get".into(), vec!["update"]),
+                ("apt-get".into(), vec!["install", "--yes", "--no-install-recommends", package]),
+            ],
+            Self::Component(component) => vec![("rustup".into(), vec!["component", "add", component])],
         }
     }
 }
@@ -223,6 +229,7 @@ mod tests {
         let lines: Vec<String> = TOOLS.iter().map(Tool::install_line).collect();
         assert!(lines.contains(&"cargo install --locked typos-cli".to_owned()), "{lines:?}");
         assert!(lines.contains(&"rustup component add clippy".to_owned()), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("apt-get update && apt-get install")), "{lines:?}");
     }
 
     #[test]

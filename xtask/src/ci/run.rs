@@ -88,6 +88,13 @@ impl Job {
         println!("---- {}", self.line());
         let variables = self.environment.iter().map(|(variable, value)| (variable, value));
         let mut command = Command::new(&self.program);
+        // `cargo run` tells us about our own package; a command of cargo's would take that for its own.
+        for (variable, _) in std::env::vars_os() {
+            let name = variable.to_string_lossy();
+            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+                command.env_remove(&variable);
+            }
+        }
         command.args(&self.arguments).envs(variables).current_dir(folder);
         match command.status() {
             Ok(status) if status.success() => Ok(()),
@@ -117,7 +124,10 @@ pub(super) fn jobs(plan: &Plan, folder: &Path, keep_going: bool) -> Outcome {
     if !failures.is_empty() {
         return Outcome::Failed(failures.join("; "));
     }
-    let mut note = format!("{} commands", plan.jobs.len());
+    let mut note = match plan.jobs.len() {
+        1 => "1 command".to_owned(),
+        many => format!("{many} commands"),
+    };
     for left_out in &plan.left_out {
         let _ = write!(note, "; without {left_out}");
     }
@@ -198,9 +208,16 @@ mod tests {
     }
 
     #[test]
+    fn commands_do_not_take_our_package_for_theirs() {
+        assert!(std::env::var_os("CARGO_PKG_NAME").is_some());
+        let job = Job::new("sh", &["-c", "test -z \"$CARGO_PKG_NAME$CARGO_MANIFEST_DIR\""]);
+        assert_eq!(job.run(&std::env::temp_dir()), Ok(()));
+    }
+
+    #[test]
     fn the_table_counts_every_outcome() {
         let rows = [
-            Ran::at_once("fmt", Outcome::Passed("1 commands".to_owned())),
+            Ran::at_once("fmt", Outcome::Passed("1 command".to_owned())),
             Ran::at_once("clippy", Outcome::Failed("boom".to_owned())),
             Ran::at_once("typos", Outcome::Skipped("typos is missing".to_owned())),
         ];

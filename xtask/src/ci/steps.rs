@@ -93,7 +93,7 @@ fn alone(workspace: &Workspace) -> Plan {
 
 /// Every set as a plain build, and the smallest and the largest with tests too.
 fn feature_sets(workspace: &Workspace) -> Plan {
-    each(workspace, |of| {
+    let mut plan = each(workspace, |of| {
         let sets = features::sets(of);
         let longest = sets.iter().map(Vec::len).max().unwrap_or_default();
         let mut jobs = Vec::new();
@@ -106,7 +106,11 @@ fn feature_sets(workspace: &Workspace) -> Plan {
             jobs.push(job);
         }
         jobs
-    })
+    });
+    if plan.jobs.is_empty() {
+        plan.left_out.push("no crate has a feature set besides its default".to_owned());
+    }
+    plan
 }
 
 #[cfg(test)]
