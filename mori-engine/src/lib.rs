@@ -1,1 +1,36 @@
-//! placeholder
+#![doc = include_str!("../README.md")]
+
+mod attached;
+mod backends;
+mod builder;
+mod cache;
+mod engine;
+mod fd;
+mod identity;
+mod memory;
+mod peers;
+mod raw;
+mod registry;
+mod route;
+mod session;
+mod sync;
+mod transfer;
+
+pub use attached::BackendInfo;
+#[cfg(feature = "tcp")]
+pub use backends::exports::*;
+pub use builder::EngineBuilder;
+pub use engine::Engine;
+pub use fd::StatusFd;
+pub use memory::Memory;
+pub use mori_core::{
+    Access, Attachment, Backend, BackendContext, BlockOn, Capabilities, CapabilitySet, Cause, Clock,
+    Completer, Completion, EngineDesc, EngineKey, Error, ErrorKind, Gathering, Location, MAX_NOTIFICATION,
+    ManualClock, Member, MemoryDesc, MemoryKind, Notification, NotificationQueue, Notify, Observe, Op,
+    Origin, Outcome, Piece, Recv, Region, RegionId, Repoll, Result, Status, StatusCode, Tag, Timeout,
+    TransferId, TransferOptions, TransportBlob, WaitPolicy, merge, scan, wait_all, wait_any,
+    wait_first_failure, wait_some,
+};
+pub use route::{Considered, RouteReport};
+pub use session::Session;
+pub use transfer::BatchItem;

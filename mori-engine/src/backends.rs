@@ -1,0 +1,118 @@
+//! The slot for backends, and the only file that names concrete ones.
+//!
+//! `enum_dispatch` does not reach across crates, so the enum dispatches a private mirror of the [`Backend`] trait, which
+//! every backend has by a blanket implementation. Built-in backends are called without a virtual table; whatever else
+//! implements [`Backend`] sits boxed in the last variant. There are no downcasts: nobody outside of this file can
+//! ask which variant it is.
+
+use std::sync::Arc;
+
+use enum_dispatch::enum_dispatch;
+use mori_core::{
+    Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, MemoryDesc, Region, RegionId,
+    Result, Session, TransportBlob,
+};
+
+/// The part of [`Backend`] that the engine calls. The rest (polling, cancelling) is called by statuses.
+#[enum_dispatch]
+pub(crate) trait Carrier {
+    fn name(&self) -> &'static str;
+    fn capabilities(&self) -> Capabilities;
+    fn has_notifier(&self) -> bool;
+    fn attach(&self, context: BackendContext) -> Result<Attachment>;
+    fn register(&self, region: &Region) -> Result<Option<TransportBlob>>;
+    fn deregister(&self, region: RegionId);
+    fn add_peer(&self, peer: &EngineDesc) -> Result<()>;
+    fn remove_peer(&self, peer: &EngineKey);
+    fn route(&self, local: &Region, remote: &MemoryDesc) -> Result<()>;
+    fn session(&self, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>>;
+    fn shutdown(&self);
+}
+
+impl<B: Backend + ?Sized> Carrier for Arc<B> {
+    fn name(&self) -> &'static str {
+        Backend::name(&**self)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Backend::capabilities(&**self)
+    }
+
+    fn has_notifier(&self) -> bool {
+        Backend::has_notifier(&**self)
+    }
+
+    fn attach(&self, context: BackendContext) -> Result<Attachment> {
+        Backend::attach(&**self, context)
+    }
+
+    fn register(&self, region: &Region) -> Result<Option<TransportBlob>> {
+        Backend::register(&**self, region)
+    }
+
+    fn deregister(&self, region: RegionId) {
+        Backend::deregister(&**self, region);
+    }
+
+    fn add_peer(&self, peer: &EngineDesc) -> Result<()> {
+        Backend::add_peer(&**self, peer)
+    }
+
+    fn remove_peer(&self, peer: &EngineKey) {
+        Backend::remove_peer(&**self, peer);
+    }
+
+    fn route(&self, local: &Region, remote: &MemoryDesc) -> Result<()> {
+        Backend::route(&**self, local, remote)
+    }
+
+    fn session(&self, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>> {
+        Backend::session(&**self, local, remote)
+    }
+
+    fn shutdown(&self) {
+        Backend::shutdown(&**self);
+    }
+}
+
+/// One backend of an engine.
+#[enum_dispatch(Carrier)]
+pub(crate) enum Slot {
+    #[cfg(feature = "tcp")]
+    Tcp(Arc<mori_tcp::TcpBackend>),
+    Foreign(Arc<dyn Backend>),
+}
+
+/// What the built-in backends bring for applications: their types and their configurations.
+pub(crate) mod exports {
+    #[cfg(feature = "tcp")]
+    pub use mori_tcp::{TcpBackend, TcpConfig};
+}
+
+#[cfg(feature = "tcp")]
+impl crate::EngineBuilder {
+    /// Adds the TCP transport, which runs everywhere. Feature `tcp`.
+    ///
+    /// ```
+    /// use mori_engine::{Engine, TcpConfig};
+    /// let engine = Engine::builder("prefill-0").tcp(TcpConfig::default()).build()?;
+    /// assert!(engine.desc().port > 0);
+    /// # Ok::<(), mori_engine::Error>(())
+    /// ```
+    #[must_use]
+    pub fn tcp(self, config: exports::TcpConfig) -> Self {
+        self.slot(Slot::from(mori_tcp::TcpBackend::new(config)))
+    }
+}
+
+#[cfg(feature = "tcp")]
+impl crate::Engine {
+    /// Adds the TCP transport at run time. Feature `tcp`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::add_backend`](crate::Engine::add_backend).
+    pub fn add_tcp(&self, config: exports::TcpConfig) -> Result<()> {
+        self.add_slot(Slot::from(mori_tcp::TcpBackend::new(config)))
+    }
+}
