@@ -18,14 +18,14 @@ pub(super) fn clock(tree: &Tree, report: &mut Report) {
         for clock in ["Instant", "SystemTime"] {
             for line in file.lines_of(&[clock, "::", "now"]) {
                 let message = format!(
-                    "`{clock}::now` reads the clock; take the time as an argument or ask `mori_core::time`"
+                    "`{clock}::now` reads the clock; take the time as an argument or ask a `mori_core::Clock`"
                 );
                 report.refuse(&file.path, line, message);
             }
             for (path, line) in &file.imports {
                 if path.contains(&format!("time::{clock} as ")) {
                     let message = format!(
-                        "`{path}` hides the clock; keep the name `{clock}`, or use `mori_core::time`"
+                        "`{path}` hides the clock; keep the name `{clock}`, or ask a `mori_core::Clock`"
                     );
                     report.refuse(&file.path, *line, message);
                 }

@@ -42,7 +42,11 @@ pub(super) const ALL: &[Rule] = &[
     },
     rule("placeholders", "no `todo!`, `unimplemented!` or `dbg!`", calls::placeholders),
     rule("ignored", "no test or example is ignored without a reason", calls::ignored),
-    rule("locks", "one module names parking_lot, loom and std's locks: mori-core/src/sync.rs", owners::locks),
+    rule(
+        "locks",
+        "one module names parking_lot, loom and, in core, std's locks: mori-core/src/sync.rs",
+        owners::locks,
+    ),
     rule("foreign", "one module per crate names ibverbs, libloading and their symbols", owners::foreign),
     rule("unsafe", "`unsafe` stays in the modules that are there for it", owners::unsafe_code),
     rule(

@@ -3,23 +3,28 @@
 use std::collections::BTreeMap;
 
 use super::super::source::{Area, RustFile};
-use super::super::{Report, Tree};
+use super::super::{Level, Report, Tree};
 
 const SYNC: &str = "mori-core/src/sync";
 const VERBS: &str = "mori-rdma/src/verbs";
 const HIP: &str = "mori-xgmi/src/hip";
+const MODELLED: [&str; 3] = ["parking_lot", "loom", "shuttle"];
 const LOCKS: [&str; 3] = ["Mutex", "Condvar", "RwLock"];
 
-/// `locks`: product code takes its locks from core's `sync`, so that models can put theirs in their place.
+/// `locks`: core takes its locks from its `sync`, so that models can put theirs in their place. Other crates have no
+/// models of their own and are warned only.
 pub(super) fn locks(tree: &Tree, report: &mut Report) {
     let product = |file: &&RustFile| file.area == Area::Src && !file.is_in(SYNC);
     for file in tree.rust.iter().filter(product) {
-        for (name, line) in file.names() {
-            if matches!(name, "parking_lot" | "loom") && !file.is_test(line) {
-                let message = format!(
-                    "`{name}` is named in mori-core/src/sync.rs only; use what `mori_core::sync` offers"
-                );
+        for (name, line) in file.names().filter(|(_, line)| !file.is_test(*line)) {
+            if file.krate == "mori-core" && MODELLED.contains(&name) {
+                let message =
+                    format!("`{name}` is named in mori-core/src/sync.rs only; use what `crate::sync` offers");
                 report.refuse(&file.path, line, message);
+            } else if MODELLED.contains(&name) {
+                let message =
+                    format!("one module names `{name}`, core's `sync`; the locks of std serve here");
+                report.add(Level::Warned, &file.path, line, message);
             }
         }
         if file.krate == "mori-core" {
@@ -177,7 +182,8 @@ pub(super) fn backends(tree: &Tree, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use crate::tidy::testing::{refused, refused_lines};
+    use crate::tidy::Level;
+    use crate::tidy::testing::{refused, refused_lines, report};
 
     #[test]
     fn locks_come_from_sync() {
@@ -189,7 +195,8 @@ mod tests {
             refused_lines("locks", "mori-core/src/wait.rs", "use std::sync;\nfn f(x: sync::Mutex<u8>) {}"),
             [2]
         );
-        assert_eq!(refused_lines("locks", "mori-tcp/src/lib.rs", "use parking_lot::Mutex;"), [1]);
+        let elsewhere = report("locks", &[("mori-tcp/src/lib.rs", "use parking_lot::Mutex;")]).findings;
+        assert_eq!(elsewhere.iter().map(|finding| finding.level).collect::<Vec<_>>(), [Level::Warned]);
         assert_eq!(refused_lines("locks", "mori-core/src/sync.rs", bad), [0; 0]);
         assert_eq!(refused_lines("locks", "mori-core/tests/model.rs", "use loom::thread;"), [0; 0]);
         let good = "use std::sync::{Arc, atomic::AtomicU8};\nuse crate::sync::Mutex;\n// parking_lot\n\
