@@ -1,1 +1,60 @@
-//! placeholder
+#![doc = include_str!("../README.md")]
+
+mod backend;
+mod config;
+mod handshake;
+mod initiator;
+mod lane;
+mod outgoing;
+mod peer;
+mod reader;
+mod regions;
+mod session;
+mod shared;
+mod sys;
+mod target;
+mod transfer;
+mod wire;
+mod worker;
+
+pub use backend::TcpBackend;
+pub use config::{Secret, TcpConfig};
+
+use std::io::{self, Write};
+
+use mio::net::TcpStream;
+use mori_core::{Error, ErrorKind};
+
+/// Fills `bytes` from the system's source of randomness.
+fn random(bytes: &mut [u8]) -> Result<(), Error> {
+    getrandom::fill(bytes)
+        .map_err(|error| Error::new(ErrorKind::Unavailable, format!("the system has no randomness: {error}")))
+}
+
+/// Settings of every connection: small frames leave at once, and a vanished host is noticed on an idle one, too.
+fn tune(socket: &TcpStream) {
+    let reference = socket2::SockRef::from(socket);
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(std::time::Duration::from_secs(30))
+        .with_interval(std::time::Duration::from_secs(10))
+        .with_retries(3);
+    let settings = socket.set_nodelay(true).and_then(|()| reference.set_tcp_keepalive(&keepalive));
+    if let Err(error) = settings {
+        tracing::debug!(%error, "a connection keeps the system's settings");
+    }
+}
+
+/// Sends as much of `bytes` as the socket takes, and removes that from the front.
+fn send_all(socket: &TcpStream, bytes: &mut Vec<u8>) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match (&mut &*socket).write(bytes) {
+            Ok(count) => {
+                bytes.drain(..count);
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
