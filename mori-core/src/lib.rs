@@ -5,6 +5,8 @@ mod desc;
 mod error;
 mod id;
 mod memory;
+#[cfg(test)]
+mod models;
 mod notify;
 mod status;
 mod sync;

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::RegionId;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, mutant};
 use crate::time::{Clock, Deadline, Sleeper, Timeout};
 
 /// Where memory is.
@@ -354,8 +354,9 @@ impl Region {
     ///
     /// [`ErrorKind::NotFound`] if the region is closed.
     pub fn pin(&self) -> Result<Pin> {
+        let early = if mutant("pin_checks_before_lock") { Some(self.is_closed()) } else { None };
         let mut pins = self.0.pins.lock();
-        if pins.closed {
+        if early.unwrap_or(pins.closed) {
             return Err(Error::new(
                 ErrorKind::NotFound,
                 format!("region {} is deregistered; register the memory again", self.0.id),

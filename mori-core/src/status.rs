@@ -33,7 +33,7 @@ pub use code::{Event, StatusCode, Transition, transition};
 use crate::backend::{Backend, BlockOn};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{Tag, TransferId};
-use crate::sync::{AtomicU32, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicU32, Condvar, Mutex, MutexGuard, Ordering, mutant};
 use crate::time::{Clock, Deadline, Sleeper, Timeout};
 use crate::wait::{self, WaitPolicy};
 
@@ -95,6 +95,7 @@ impl Observers {
         match self {
             Self::None => {}
             Self::One(only) => only.on_terminal(code),
+            Self::Many(all) if mutant("tells_one_observer") => all[0].on_terminal(code),
             Self::Many(all) => all.iter().for_each(|observer| observer.on_terminal(code)),
         }
     }
@@ -134,7 +135,11 @@ impl Inner {
             let new = (word & !CODE) | next.number();
             // Release pairs with the acquire of every reader's load (S3, S4); acquire pairs with the waiter's
             // read-modify-write in `observe`, so that this thread sees what the waiter did before.
-            match self.word.compare_exchange_weak(word, new, Ordering::AcqRel, Ordering::Relaxed) {
+            let order = if mutant("relaxed_code") { Ordering::Relaxed } else { Ordering::AcqRel };
+            if mutant("later_state_wins") {
+                return Ok(self.word.swap(new, order));
+            }
+            match self.word.compare_exchange_weak(word, new, order, Ordering::Relaxed) {
                 Ok(before) => return Ok(before),
                 Err(now) => word = now,
             }
@@ -143,20 +148,25 @@ impl Inner {
 
     /// Step 2 of the protocol; the caller holds the lock.
     fn observe(&self) -> StatusCode {
+        let earlier = if mutant("looks_before_arming") { Some(self.code()) } else { None };
         // AcqRel pairs with the compare-and-swap in `set`: one of the two comes first and the other sees it.
-        code_of(self.word.fetch_or(OBSERVED, Ordering::AcqRel))
+        let now = code_of(self.word.fetch_or(OBSERVED, Ordering::AcqRel));
+        earlier.unwrap_or(now)
     }
 
     fn succeed(&self) -> Update {
+        if mutant("notifies_before_store") {
+            self.terminal.notify_all();
+        }
         match self.set(Event::Succeed) {
             Err(code) => Update::Ignored(code),
             Ok(before) => {
-                if before & OBSERVED != 0 {
-                    let mut slow = self.slow.lock();
-                    let observers = std::mem::take(&mut slow.observers);
-                    self.terminal.notify_all();
-                    drop(slow);
-                    observers.tell(StatusCode::Success);
+                if before & OBSERVED != 0 && !mutant("notifies_before_store") {
+                    if mutant("store_outside_lock") {
+                        self.terminal.notify_all();
+                        return Update::Applied;
+                    }
+                    self.release(self.slow.lock(), StatusCode::Success);
                 }
                 Update::Applied
             }
@@ -165,6 +175,11 @@ impl Inner {
 
     fn fail(&self, error: Error) -> Update {
         let kind = error.kind();
+        if mutant("message_after_code") && self.set(Event::Fail(kind)).is_ok() {
+            self.slow.lock().failure = Some(error);
+            self.release(self.slow.lock(), StatusCode::Failure(kind));
+            return Update::Applied;
+        }
         let mut slow = self.slow.lock();
         // Only one failure at a time gets here, and it finds a failure of an earlier one only if the status is
         // terminal already, in which case that one stays.
@@ -179,13 +194,18 @@ impl Inner {
                 Update::Ignored(code)
             }
             Ok(_) => {
-                let observers = std::mem::take(&mut slow.observers);
-                self.terminal.notify_all();
-                drop(slow);
-                observers.tell(StatusCode::Failure(kind));
+                self.release(slow, StatusCode::Failure(kind));
                 Update::Applied
             }
         }
+    }
+
+    /// Step 4 of the protocol: releases everybody who sleeps or has subscribed.
+    fn release(&self, mut slow: MutexGuard<'_, Slow>, code: StatusCode) {
+        let observers = std::mem::take(&mut slow.observers);
+        self.terminal.notify_all();
+        drop(slow);
+        observers.tell(code);
     }
 }
 
@@ -448,6 +468,7 @@ impl Status {
 
     /// The backend's blocking hook (W10), with no lock held. `None` when the backend is gone or there is none.
     pub(crate) fn block(&self) -> Option<BlockOn> {
+        let _held = if mutant("hook_under_lock") { Some(self.0.slow.lock()) } else { None };
         self.backend().map(|backend| backend.block_on(self.0.id))
     }
 
@@ -460,13 +481,17 @@ impl Status {
         let inner = &*self.0;
         let mut slow = inner.slow.lock();
         let mut code = inner.observe();
-        // W4: the code is looked at before the clock. W5: a wake without a terminal code sleeps on.
+        // W5: a wake without a terminal code sleeps on. W4: when the deadline is seen, the code has the last word.
         while code == StatusCode::InProgress {
             if deadline != Deadline::Never && deadline.passed(clock.now()) {
-                break;
+                // Once more: a success takes no lock, so it may have come between the two looks.
+                return if mutant("clock_beats_completion") { code } else { inner.code() };
             }
             clock.sleep(&inner.terminal, &mut slow, deadline);
             code = inner.code();
+            if mutant("if_for_while") {
+                break;
+            }
         }
         code
     }
@@ -526,8 +551,9 @@ impl Completer {
     /// Leaves a note for [`Status::message`]; ends no wait (contract W5) and changes nothing on a terminal status (S2).
     pub fn note(&self, note: impl Into<String>) -> Update {
         let note = note.into().into_boxed_str();
+        let early = if mutant("note_checks_before_lock") { Some(self.0.code()) } else { None };
         let mut slow = self.0.slow.lock();
-        let code = self.0.code();
+        let code = early.unwrap_or_else(|| self.0.code());
         if code.is_terminal() {
             return Update::Ignored(code);
         }
@@ -562,7 +588,7 @@ impl Completer {
 
 impl Drop for Completer {
     fn drop(&mut self) {
-        if !self.0.code().is_terminal() {
+        if !self.0.code().is_terminal() && !mutant("drop_leaves_in_progress") {
             let why = if std::thread::panicking() { " by a thread that panicked" } else { "" };
             self.0.fail(Error::new(
                 ErrorKind::BadState,

@@ -19,11 +19,13 @@ mod repoll;
 use std::time::Duration;
 
 pub use future::{Completion, Gathering};
+#[cfg(test)]
+pub(crate) use many::model_wakes;
 pub use many::{Member, Outcome, scan, wait_all, wait_any, wait_first_failure, wait_some};
 
 use crate::backend::BlockOn;
 use crate::status::{Status, StatusCode};
-use crate::sync;
+use crate::sync::{self, mutant};
 use crate::time::{Clock, Deadline, Timeout};
 
 /// What a wait does between its first poll and its deadline on a backend without a notifier (contract W9).
@@ -170,6 +172,9 @@ fn repolling(status: &Status, deadline: Deadline, policy: &WaitPolicy) -> Status
         }
         // Whether this is the last poll is settled before it, so that a poll that takes long adds no further one.
         let last = next == deadline;
+        if last && mutant("no_last_poll") {
+            return status.code();
+        }
         if status.poll() != StatusCode::InProgress || last {
             return status.code();
         }
@@ -190,7 +195,7 @@ fn blocking(status: &Status, policy: &WaitPolicy) -> StatusCode {
             }
             Some(BlockOn::Unsupported) => {}
         }
-        let pause = policy.clock.deadline(steps.pause());
+        let pause = if mutant("no_repoll") { Deadline::Never } else { policy.clock.deadline(steps.pause()) };
         if status.sleep(&policy.clock, pause) != StatusCode::InProgress
             || status.poll() != StatusCode::InProgress
         {

@@ -24,7 +24,7 @@ use super::{WaitPolicy, busy, is_poll};
 use crate::error::Error;
 use crate::id::{Tag, TransferId};
 use crate::status::{Observe, Status, StatusCode};
-use crate::sync::{AtomicIsize, Condvar, Mutex, Ordering};
+use crate::sync::{AtomicIsize, Condvar, Mutex, Ordering, mutant};
 use crate::time::{Clock, Deadline, Sleeper, Timeout};
 
 /// One member of a batch that is not a success, in an [`Outcome`].
@@ -313,6 +313,7 @@ fn wait_many<S: AsRef<Status>>(
     });
     let needed = until.needed(tally.terminal, tally.failed, pending.len());
     let gate = Gate::over(&pending, needed, until);
+    let stale = if mutant("stale_verdict") { Some(scan(members)) } else { None };
     sleep(&gate, &poll_driven, deadline, policy, until);
     let observer: Arc<dyn Observe> = gate;
     for status in pending {
@@ -320,7 +321,7 @@ fn wait_many<S: AsRef<Status>>(
             status.unsubscribe(&observer);
         }
     }
-    scan(members)
+    stale.unwrap_or_else(|| scan(members))
 }
 
 /// Steps 5: sleeps on the gate, polling those that need it.
@@ -353,6 +354,9 @@ fn sleep(gate: &Arc<Gate>, poll_driven: &[&Status], deadline: Deadline, policy: 
             return;
         }
         let last = next == deadline;
+        if last && mutant("no_last_poll") {
+            return;
+        }
         // A5: every unfinished member, wherever it stands in the list.
         poll_driven.iter().for_each(|status| {
             status.poll();
@@ -384,14 +388,14 @@ impl Gate {
         let needed = isize::try_from(needed).unwrap_or(isize::MAX - 1);
         let gate = Arc::new(Self {
             left: AtomicIsize::new(needed + 1),
-            first_failure: until == Until::FirstFailure,
+            first_failure: until == Until::FirstFailure || mutant("all_ends_at_failure"),
             state: Mutex::new(GateState::default()),
             opened: Condvar::new(),
         });
         for status in pending {
             let status = status.as_ref();
             let observer: Arc<dyn Observe> = Arc::<Self>::clone(&gate);
-            if !status.subscribe(observer) {
+            if !status.subscribe(observer) && !mutant("gate_skips_terminal") {
                 gate.on_terminal(status.code());
             }
         }
@@ -402,8 +406,13 @@ impl Gate {
     fn count_down(&self) {
         // AcqRel pairs with the other countdowns: the one that takes the count to zero has seen what all the others
         // did before, and hands it on through the lock to the waiter (S4 for many).
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let order = if mutant("relaxed_countdown") { Ordering::Relaxed } else { Ordering::AcqRel };
+        let one = if mutant("counts_twice") { 2 } else { 1 };
+        let before = self.left.fetch_sub(one, order);
+        if (1..=one).contains(&before) {
             self.open();
+        } else if mutant("wakes_per_completion") {
+            self.look_again();
         }
     }
 
@@ -414,7 +423,7 @@ impl Gate {
             self.opened.notify_all();
             state.waker.take()
         };
-        if let Some(waker) = waker {
+        if let Some(waker) = waker.filter(|_| !mutant("waker_forgotten")) {
             waker.wake();
         }
     }
@@ -435,6 +444,9 @@ impl Gate {
                 break;
             }
             clock.sleep(&self.opened, &mut state, deadline);
+            if mutant("gate_if_for_while") {
+                break;
+            }
         }
         state.open
     }
@@ -444,17 +456,18 @@ impl Gate {
         let mut state = self.state.lock();
         if !state.open {
             match &mut state.waker {
+                Some(_) if mutant("first_waker_stays") => {}
                 Some(old) => old.clone_from(waker),
                 none => *none = Some(waker.clone()),
             }
         }
-        state.open
+        state.open && !mutant("arms_without_looking")
     }
 }
 
 impl Observe for Gate {
     fn on_terminal(&self, code: StatusCode) {
-        if self.first_failure && code.is_failure() {
+        if self.first_failure && code.is_failure() && !mutant("first_failure_waits") {
             self.open();
         }
         self.count_down();
@@ -466,4 +479,12 @@ impl Sleeper for Gate {
         let _state = self.state.lock();
         self.opened.notify_all();
     }
+}
+
+/// How often a waiter for all of `members` is woken; only the models count, elsewhere it is zero.
+#[cfg(test)]
+pub(crate) fn model_wakes(members: &[Status]) -> usize {
+    let gate = Gate::over(members, members.len(), Until::All);
+    assert!(gate.sleep(&Clock::system(), Deadline::Never));
+    gate.opened.wakes()
 }

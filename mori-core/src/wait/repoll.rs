@@ -3,41 +3,44 @@
 //! There is at most one per process, started when the first such future is polled. It polls with back-off as long as
 //! one of the gates it works for is closed and alive, and ends when there is nothing left to do; an idle process has none.
 
-use std::sync::{Arc, Weak};
+#[cfg(any(mori_loom, mori_shuttle))]
+pub(super) use modelled::watch;
+#[cfg(not(any(mori_loom, mori_shuttle)))]
+pub(super) use real::watch;
 
-use super::many::Gate;
-use crate::status::Status;
+#[cfg(not(any(mori_loom, mori_shuttle)))]
+mod real {
+    use std::sync::{Arc, Weak};
 
-struct Watch {
-    gate: Weak<Gate>,
-    statuses: Vec<Status>,
-}
-
-impl Watch {
-    /// Polls what is unfinished; `false` when there is nothing left to poll for.
-    fn poll(&mut self) -> bool {
-        let Some(gate) = self.gate.upgrade() else { return false };
-        if gate.is_open() {
-            return false;
-        }
-        self.statuses.retain(|status| !status.poll().is_terminal());
-        !self.statuses.is_empty()
-    }
-}
-
-/// Has `statuses` polled until `gate` is open or dropped.
-pub(super) fn watch(statuses: Vec<Status>, gate: &Arc<Gate>) {
-    if !statuses.is_empty() {
-        thread::add(Watch { gate: Arc::downgrade(gate), statuses });
-    }
-}
-
-#[cfg(not(mori_loom))]
-mod thread {
-    use super::Watch;
+    use super::super::Repoll;
+    use super::super::many::Gate;
+    use crate::status::Status;
     use crate::sync::{Condvar, Mutex};
     use crate::time::{Clock, Deadline};
-    use crate::wait::Repoll;
+
+    struct Watch {
+        gate: Weak<Gate>,
+        statuses: Vec<Status>,
+    }
+
+    impl Watch {
+        /// Polls what is unfinished; `false` when there is nothing left to poll for.
+        fn poll(&mut self) -> bool {
+            let Some(gate) = self.gate.upgrade() else { return false };
+            if gate.is_open() {
+                return false;
+            }
+            self.statuses.retain(|status| !status.poll().is_terminal());
+            !self.statuses.is_empty()
+        }
+    }
+
+    /// Has `statuses` polled until `gate` is open or dropped.
+    pub(in super::super) fn watch(statuses: Vec<Status>, gate: &Arc<Gate>) {
+        if !statuses.is_empty() {
+            add(Watch { gate: Arc::downgrade(gate), statuses });
+        }
+    }
 
     #[derive(Default)]
     struct State {
@@ -47,7 +50,7 @@ mod thread {
 
     static STATE: std::sync::LazyLock<(Mutex<State>, Condvar)> = std::sync::LazyLock::new(Default::default);
 
-    pub(super) fn add(watch: Watch) {
+    fn add(watch: Watch) {
         let (state, wake) = &*STATE;
         let mut state = state.lock();
         state.added.push(watch);
@@ -84,8 +87,13 @@ mod thread {
     }
 }
 
-#[cfg(mori_loom)]
-mod thread {
+#[cfg(any(mori_loom, mori_shuttle))]
+mod modelled {
+    use std::sync::Arc;
+
+    use super::super::many::Gate;
+    use crate::status::Status;
+
     /// Models have no background thread; they poll by themselves.
-    pub(super) fn add(_watch: super::Watch) {}
+    pub(in super::super) fn watch(_statuses: Vec<Status>, _gate: &Arc<Gate>) {}
 }

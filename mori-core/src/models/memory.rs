@@ -1,0 +1,42 @@
+//! Pins against closing a region (E3).
+
+use super::Bytes;
+use crate::memory::{Access, Region};
+use crate::sync::{model, thread};
+use crate::time::{Clock, Timeout};
+
+/// E3: a pin is given out before the region is closed, which then waits for it, or not at all.
+#[test]
+fn a_pin_is_given_before_the_close_or_not_at_all() {
+    model(|| {
+        let region = Region::zeroed(8, Access::LOCAL).unwrap();
+        let gone = Bytes::new();
+        let (closing, freed) = (region.clone(), gone.clone());
+        let closer = thread::spawn(move || {
+            closing.close(Timeout::Unbounded, &Clock::system()).unwrap();
+            freed.land();
+        });
+        if let Ok(pin) = region.pin() {
+            thread::yield_now();
+            assert!(!gone.have_landed(), "the region was closed under a pin");
+            drop(pin);
+        }
+        closer.join().unwrap();
+        assert!(region.is_closed());
+    });
+}
+
+/// E3: the last of two pins ends the wait.
+#[test]
+fn closing_waits_for_the_last_pin() {
+    model(|| {
+        let region = Region::zeroed(8, Access::LOCAL).unwrap();
+        let pins = [region.pin().unwrap(), region.pin().unwrap()];
+        let users = pins.map(|pin| thread::spawn(move || drop(pin)));
+        region.close(Timeout::Unbounded, &Clock::system()).unwrap();
+        assert_eq!(region.pins(), 0);
+        for user in users {
+            user.join().unwrap();
+        }
+    });
+}
