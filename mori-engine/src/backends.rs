@@ -86,7 +86,7 @@ pub(crate) enum Slot {
 /// What the built-in backends bring for applications: their types and their configurations.
 pub(crate) mod exports {
     #[cfg(feature = "tcp")]
-    pub use mori_tcp::{TcpBackend, TcpConfig};
+    pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
 }
 
 #[cfg(feature = "tcp")]

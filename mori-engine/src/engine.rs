@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use mori_core::{
     Backend, BackendContext, CapabilitySet, EngineDesc, EngineKey, Error, ErrorKind, NotificationQueue,
-    RegionId, Result, TransportBlob, WaitPolicy,
+    Result, TransportBlob, WaitPolicy,
 };
 
 use crate::attached::{Attached, BackendInfo, sort};
@@ -37,7 +37,8 @@ use crate::{identity, sync};
 /// A small handle; clones are handles to the same engine, and any thread may use any of them. When the last handle is
 /// dropped, or on [`Engine::shutdown`], every transfer in progress ends with a failure that says so, waiters are
 /// released, and the backends are closed, in bounded time. Statuses, sessions and memory handles outlive the engine
-/// harmlessly.
+/// harmlessly. Do not leave the last handle to an [`Observe`](crate::Observe) or a waker: they are called on the backends' own
+/// threads, which the engine waits for when it ends.
 ///
 /// ```
 /// use mori_engine::{Access, Engine, ErrorKind, TransferOptions};
@@ -64,7 +65,8 @@ pub(crate) struct Core {
     closed: AtomicBool,
     membership: RwLock<()>,
     backends: RwLock<Arc<[Arc<Attached>]>>,
-    pub(crate) regions: RwLock<HashMap<RegionId, Memory>>,
+    /// By the numbers that stand in descriptors.
+    pub(crate) regions: RwLock<HashMap<u64, Memory>>,
     pub(crate) peers: Peers,
     pub(crate) cache: SessionCache,
 }
@@ -248,7 +250,7 @@ impl Core {
     }
 
     pub(crate) fn is_registered(&self, memory: &Memory) -> bool {
-        sync::read(&self.regions).contains_key(&memory.id())
+        sync::read(&self.regions).contains_key(&memory.id().get())
     }
 
     pub(crate) fn desc(&self) -> EngineDesc {

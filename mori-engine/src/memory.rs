@@ -130,13 +130,17 @@ impl Memory {
     /// Whether `desc` is a descriptor of this registration: at the same address, of the same size, and with no part that contradicts a part of
     /// ours. Another incarnation of the engine may have given the same number to other memory.
     pub(crate) fn is_described_by(&self, desc: &MemoryDesc) -> bool {
-        let own = self.desc();
-        let agrees = |blob: &TransportBlob| own.blob(&blob.transport).is_none_or(|ours| ours == blob);
-        desc.engine_key == own.engine_key
-            && desc.id == own.id
-            && desc.size == own.size
-            && desc.address == own.address
-            && desc.transports.iter().all(agrees)
+        let Inner { engine, region, enrolments } = &*self.0;
+        let same = desc.engine_key == *engine
+            && desc.id == region.id().get()
+            && desc.size == region.len() as u64
+            && desc.address == region.address() as u64;
+        let enrolments = sync::read(enrolments);
+        let ours = |transport: &str| {
+            let answers = enrolments.iter().filter_map(|enrolment| enrolment.answer.as_ref().ok()?.as_ref());
+            answers.into_iter().find(|blob| blob.transport == transport)
+        };
+        same && desc.transports.iter().all(|blob| ours(&blob.transport).is_none_or(|ours| ours == blob))
     }
 }
 

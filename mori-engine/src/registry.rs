@@ -68,8 +68,8 @@ impl Engine {
     /// engine's, was deregistered, or comes from an earlier incarnation of this engine.
     #[must_use]
     pub fn memory(&self, desc: &MemoryDesc) -> Option<Memory> {
-        let regions = sync::read(&self.0.regions);
-        regions.values().find(|memory| memory.id().get() == desc.id && memory.is_described_by(desc)).cloned()
+        let found = sync::read(&self.0.regions).get(&desc.id).cloned();
+        found.filter(|memory| memory.is_described_by(desc))
     }
 
     /// All registered memory, in no order.
@@ -85,32 +85,28 @@ impl Core {
         // The table knows it first, so that of two threads with one region only one goes on.
         let memory = self.reserve(region)?;
         let mut carried = false;
-        let mut failure: Option<Error> = None;
+        let mut failures: Vec<(&str, Error)> = Vec::new();
         for attached in &*self.backends() {
             match memory.enrol(attached) {
                 Ok(blob) => carried |= blob.is_some(),
-                Err(error) => {
-                    tracing::warn!(engine = %self.key, backend = attached.name, region = %region.id(), %error, "memory not registered");
-                    failure = Some(
-                        failure.unwrap_or_else(|| error.context(format_args!("{} backend", attached.name))),
-                    );
-                }
+                Err(error) => failures.push((attached.name, error)),
             }
         }
-        match failure {
-            Some(error) if !carried => {
-                self.forget(&memory);
-                Err(error)
-            }
-            _ => Ok(memory),
+        if let (Some((backend, error)), false) = (failures.first(), carried) {
+            self.forget(&memory);
+            return Err(error.context(format_args!("the {backend} backend cannot register the memory")));
         }
+        for (backend, error) in failures {
+            tracing::warn!(engine = %self.key, backend, region = %region.id(), %error, "memory not registered");
+        }
+        Ok(memory)
     }
 
     fn reserve(&self, region: &Region) -> Result<Memory> {
         // The pin says whether it is closed, in the region's own words.
         drop(region.pin()?);
         let mut regions = sync::write(&self.regions);
-        if regions.contains_key(&region.id()) {
+        if regions.contains_key(&region.id().get()) {
             return Err(Error::new(
                 ErrorKind::AlreadyExists,
                 format!(
@@ -120,7 +116,7 @@ impl Core {
             ));
         }
         let memory = Memory::new(self.key.clone(), region.clone());
-        regions.insert(region.id(), memory.clone());
+        regions.insert(region.id().get(), memory.clone());
         Ok(memory)
     }
 
@@ -137,7 +133,7 @@ impl Core {
 
     /// Takes the memory out of the table, the cache and the backends. `false` if another thread has done so.
     fn forget(&self, memory: &Memory) -> bool {
-        if sync::write(&self.regions).remove(&memory.id()).is_none() {
+        if sync::write(&self.regions).remove(&memory.id().get()).is_none() {
             return false;
         }
         self.cache.purge_region(memory.id());
