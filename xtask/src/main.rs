@@ -7,6 +7,7 @@
 
 mod arrows;
 mod ci;
+mod loom;
 mod tidy;
 mod tools;
 mod workspace;
@@ -62,6 +63,11 @@ enum Task {
     },
     /// Check which crate depends on which.
     Arrows,
+    /// Run the models of the waits, and every mutant against the model that has to reject it.
+    Loom {
+        /// Only models and mutants with this in their names.
+        filter: Option<String>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -92,5 +98,6 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Tidy { list: false } => Ok(tidy::run(&Workspace::load()?)?.0),
         Task::Arrows => Ok(arrows::run(&Workspace::load()?)?.0),
+        Task::Loom { filter } => Ok(loom::run(&Workspace::load()?, filter.as_deref())?.0),
     }
 }

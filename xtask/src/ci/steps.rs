@@ -6,7 +6,7 @@
 use super::{Job, Plan, Step, Work, features};
 use crate::workspace::Crate;
 use crate::workspace::Workspace;
-use crate::{arrows, tidy, tools};
+use crate::{arrows, loom, tidy, tools};
 
 /// Every step, in the order in which they run: quick answers first.
 pub(super) const ALL: &[Step] = &[
@@ -35,6 +35,12 @@ pub(super) const ALL: &[Step] = &[
     step("docs", "each crate documents alone, without a warning", None, docs),
     step("alone", "each crate and its tests build alone", None, alone),
     step("features", "each crate builds with any feature set", None, feature_sets),
+    Step {
+        name: "loom",
+        about: "the models of the waits hold, and every mutant is rejected",
+        tool: None,
+        work: Work::Call(|workspace| loom::run(workspace, None)),
+    },
 ];
 
 const fn step(
