@@ -126,7 +126,12 @@ impl Clock {
     /// Call it before the sleeper takes its lock.
     pub(crate) fn enroll(&self, sleeper: impl FnOnce() -> Weak<dyn Sleeper>) {
         if let Some(hand) = &self.0 {
-            hand.state.lock().sleepers.push(sleeper());
+            let sleeper = sleeper();
+            let sleepers = &mut hand.state.lock().sleepers;
+            // Once each, so that a move of the clock wakes everybody once.
+            if !sleepers.iter().any(|known| known.ptr_eq(&sleeper)) {
+                sleepers.push(sleeper);
+            }
         }
     }
 
