@@ -91,7 +91,8 @@ pub(crate) mod exports {
 
 #[cfg(feature = "tcp")]
 impl crate::EngineBuilder {
-    /// Adds the TCP transport, which runs everywhere. Feature `tcp`.
+    /// Adds the TCP transport, which runs everywhere. Feature `tcp`. A configuration that is refused fails the
+    /// [`build`](crate::EngineBuilder::build).
     ///
     /// ```
     /// use mori_engine::{Engine, TcpConfig};
@@ -99,9 +100,8 @@ impl crate::EngineBuilder {
     /// assert!(engine.desc().port > 0);
     /// # Ok::<(), mori_engine::Error>(())
     /// ```
-    #[must_use]
     pub fn tcp(self, config: exports::TcpConfig) -> Self {
-        self.slot(Slot::from(mori_tcp::TcpBackend::new(config)))
+        self.slot(mori_tcp::TcpBackend::new(config).map(Slot::from))
     }
 }
 
@@ -111,8 +111,9 @@ impl crate::Engine {
     ///
     /// # Errors
     ///
-    /// As [`Engine::add_backend`](crate::Engine::add_backend).
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a configuration that is refused; else as
+    /// [`Engine::add_backend`](crate::Engine::add_backend).
     pub fn add_tcp(&self, config: exports::TcpConfig) -> Result<()> {
-        self.add_slot(Slot::from(mori_tcp::TcpBackend::new(config)))
+        self.add_slot(mori_tcp::TcpBackend::new(config)?.into())
     }
 }

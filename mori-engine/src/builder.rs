@@ -33,7 +33,7 @@ pub struct EngineBuilder {
     pub(crate) notification_capacity: usize,
     pub(crate) session_cache: usize,
     pub(crate) prefer: Vec<String>,
-    backends: Vec<Slot>,
+    backends: Vec<Result<Slot>>,
 }
 
 impl EngineBuilder {
@@ -53,10 +53,10 @@ impl EngineBuilder {
 
     /// Adds a backend. The order of adding is the last word in the order of preference.
     pub fn backend(self, backend: Arc<dyn Backend>) -> Self {
-        self.slot(Slot::from(backend))
+        self.slot(Ok(Slot::from(backend)))
     }
 
-    pub(crate) fn slot(mut self, slot: Slot) -> Self {
+    pub(crate) fn slot(mut self, slot: Result<Slot>) -> Self {
         self.backends.push(slot);
         self
     }
@@ -118,6 +118,7 @@ impl EngineBuilder {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidArgument`] for an empty key or an endless name, [`ErrorKind::AlreadyExists`] for two backends of one name, and what a
+    ///
     /// backend says that cannot be attached (a port in use, a device that is not there). Backends attached before that are
     /// shut down again.
     pub fn build(mut self) -> Result<Engine> {
@@ -143,14 +144,14 @@ impl EngineBuilder {
         }
         let backends = std::mem::take(&mut self.backends);
         let engine = Engine::assemble(self)?;
-        backends.into_iter().try_for_each(|slot| engine.add_slot(slot))?;
+        backends.into_iter().try_for_each(|slot| engine.add_slot(slot?))?;
         Ok(engine)
     }
 }
 
 impl fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let backends: Vec<&str> = self.backends.iter().map(Carrier::name).collect();
+        let backends: Vec<&str> = self.backends.iter().flatten().map(Carrier::name).collect();
         f.debug_struct("EngineBuilder")
             .field("key", &self.key)
             .field("backends", &backends)

@@ -48,10 +48,15 @@ pub struct Considered {
     pub backend: String,
     /// `Ok` if it can carry the pair, else why not.
     pub verdict: Result<()>,
+    /// Whether it is the remote memory that does not exist (any more).
+    stale: bool,
 }
 
 impl RouteReport {
     /// The error that a submission for this pair ends with; `None` if there is a route.
+    ///
+    /// Its kind is [`ErrorKind::BadState`], unless there is an [`obstacle`](RouteReport::obstacle) of another kind, or a backend
+    /// knows the remote memory's descriptor as stale: [`ErrorKind::NotFound`].
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         if self.chosen.is_some() {
@@ -61,7 +66,9 @@ impl RouteReport {
             return Some(obstacle.context(format_args!("no route {}", self.pair)));
         }
         let reasons: Vec<String> = self.considered.iter().map(ToString::to_string).collect();
-        Some(Error::new(ErrorKind::BadState, format!("no route {}: {}", self.pair, reasons.join("; "))))
+        let stale = self.considered.iter().any(|considered| considered.stale);
+        let kind = if stale { ErrorKind::NotFound } else { ErrorKind::BadState };
+        Some(Error::new(kind, format!("no route {}: {}", self.pair, reasons.join("; "))))
     }
 }
 
@@ -108,11 +115,11 @@ impl Core {
             }
         };
         for attached in &*self.backends() {
-            let verdict = consider(attached, local, remote, &peer);
-            if verdict.is_ok() && report.chosen.is_none() {
-                report.chosen = Some(attached.name.to_owned());
+            let considered = consider(attached, local, remote, &peer);
+            if considered.verdict.is_ok() && report.chosen.is_none() {
+                report.chosen = Some(considered.backend.clone());
             }
-            report.considered.push(Considered { backend: attached.name.to_owned(), verdict });
+            report.considered.push(considered);
         }
         if report.considered.is_empty() {
             report.obstacle = Some(Error::new(
@@ -131,9 +138,11 @@ impl Core {
     pub(crate) fn route(&self, local: &Memory, remote: &MemoryDesc) -> Result<(Arc<Attached>, Arc<Peer>)> {
         if let Ok(peer) = self.pair(local, remote) {
             let backends = self.backends();
-            if let Some(found) =
-                backends.iter().find(|backend| consider(backend, local, remote, &peer).is_ok())
-            {
+            let carries = |backend: &&Arc<Attached>| {
+                meet(backend, local, remote, &peer).is_ok()
+                    && backend.slot.route(local.region(), remote).is_ok()
+            };
+            if let Some(found) = backends.iter().find(carries) {
                 return Ok((Arc::clone(found), peer));
             }
         }
@@ -169,7 +178,16 @@ impl Core {
 }
 
 /// Whether one backend can carry the pair.
-fn consider(attached: &Attached, local: &Memory, remote: &MemoryDesc, peer: &Peer) -> Result<()> {
+fn consider(attached: &Attached, local: &Memory, remote: &MemoryDesc, peer: &Peer) -> Considered {
+    let met = meet(attached, local, remote, peer);
+    let asked = met.is_ok();
+    let verdict = met.and_then(|()| attached.slot.route(local.region(), remote));
+    let stale = asked && verdict.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    Considered { backend: attached.name.to_owned(), verdict, stale }
+}
+
+/// Whether both sides have what the backend needs to be asked at all.
+fn meet(attached: &Attached, local: &Memory, remote: &MemoryDesc, peer: &Peer) -> Result<()> {
     match local.standing(attached.name) {
         Standing::Carried => {}
         Standing::OtherKind => {
@@ -184,5 +202,5 @@ fn consider(attached: &Attached, local: &Memory, remote: &MemoryDesc, peer: &Pee
             "the remote memory is not registered with this transport; describe it again after the peer has added the transport",
         ));
     }
-    attached.slot.route(local.region(), remote)
+    Ok(())
 }

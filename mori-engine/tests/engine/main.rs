@@ -1,6 +1,6 @@
 //! The engine over scripted backends: routes, registration, transfers, waits, lifetimes.
 
-#![allow(clippy::unwrap_used, reason = "what fails in a helper fails its test")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod fake;
 
@@ -9,5 +9,7 @@ mod peers;
 mod registration;
 mod routes;
 mod stress;
+#[cfg(feature = "tcp")]
+mod tcp;
 mod transfers;
 mod waits;

@@ -189,3 +189,17 @@ fn what_needs_no_route_succeeds_without_one_and_what_is_wrong_is_wrong_without_o
         why(&a.submit(mori_engine::Op::Write, &local, &desc, &beyond, TransferOptions::default()));
     assert_eq!(kind, ErrorKind::InvalidArgument);
 }
+
+/// A backend that knows the remote memory as gone makes the answer one that programs can act on.
+#[test]
+fn stale_remote_memory_is_not_found() {
+    let net = Net::default();
+    let (first, second) = (net.fake("first"), net.fake("second"));
+    first.script(|script| script.route = Some(error(ErrorKind::NotFound, "the descriptor is stale")));
+    second.script(|script| script.route = Some(error(ErrorKind::Unsupported, "not this pair")));
+    let a = with("a", [&first, &second]).build().unwrap();
+    let local = a.allocate(16, Access::READ_WRITE).unwrap();
+    let (kind, message) = why(&a.read(&local, 0, &local.desc(), 0, 16, TransferOptions::default()));
+    assert_eq!(kind, ErrorKind::NotFound);
+    assert!(message.contains("first: the descriptor is stale; second: not this pair"), "{message}");
+}
