@@ -11,7 +11,7 @@ use mio::net::TcpStream;
 use crate::sys::{Ranges, Scatter, receive};
 use crate::wire::HEADER;
 
-const AHEAD: usize = 512;
+const AHEAD: usize = 4608;
 /// How much of an unwanted payload is read at a time.
 const SINK: usize = 64 << 10;
 
