@@ -138,7 +138,8 @@ pub struct Cause {
 /// assert_eq!(error.kind(), ErrorKind::NotFound);
 /// assert_eq!(error.to_string(), "not found: region 7 is not registered here; register it first");
 /// ```
-#[derive(Clone)]
+#[derive(Clone, thiserror::Error)]
+#[error("{}: {}", .0.kind, .0.message)]
 pub struct Error(Arc<Body>);
 
 #[derive(Debug)]
@@ -221,14 +222,6 @@ impl fmt::Debug for Error {
         out.finish()
     }
 }
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.0.kind, self.0.message)
-    }
-}
-
-impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
