@@ -1,14 +1,25 @@
 #![doc = include_str!("../README.md")]
 
+pub mod args;
 pub mod cache;
+pub mod child;
+pub mod control;
 pub mod exit;
+pub mod failure;
 pub mod fetch;
 pub mod generate;
 pub mod layout;
+pub mod link;
+pub mod machine;
 pub mod model;
+pub mod node;
 pub mod pace;
 pub mod pattern;
 pub mod replay;
+pub mod report;
+pub mod run;
+pub mod screen;
+pub mod serve;
 pub mod stop;
 pub mod tally;
 pub mod trace;

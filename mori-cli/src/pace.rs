@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mori_core::Clock;
+use mori_engine::Clock;
 
 use crate::stop::Stop;
 
