@@ -134,6 +134,7 @@ impl Backend for TcpBackend {
                 format!("the engine's key is longer than {MAX_KEY} bytes"),
             ));
         }
+        self.shared.check_fresh()?;
         let bind = &self.shared.config.bind;
         let listener = listen(bind)?;
         let local = listener.local_addr().map_err(|error| {
@@ -156,7 +157,7 @@ impl Backend for TcpBackend {
     }
 
     fn register(&self, region: &Region) -> Result<Option<TransportBlob>> {
-        let instance = self.shared.context()?.instance;
+        let instance = self.shared.check_open()?.instance;
         if !region.location().is_host() {
             return Ok(None);
         }
@@ -169,7 +170,7 @@ impl Backend for TcpBackend {
     }
 
     fn add_peer(&self, peer: &EngineDesc) -> Result<()> {
-        self.shared.context()?;
+        self.shared.check_open()?;
         let blob = EngineBlob::decode(find(&peer.transports)?)?;
         let identity = Identity { key: peer.key.clone(), instance: blob.instance };
         let mut peers = self.shared.peers.write();
@@ -202,7 +203,7 @@ impl Backend for TcpBackend {
     }
 
     fn route(&self, local: &Region, remote: &MemoryDesc) -> Result<()> {
-        self.shared.context()?;
+        self.shared.check_open()?;
         if !local.location().is_host() {
             return Err(Error::new(ErrorKind::Unsupported, "the local memory is not in the host's memory"));
         }

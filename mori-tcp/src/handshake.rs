@@ -10,7 +10,7 @@
 //! 5. initiator → target, *identity*
 //!
 //! The target says who it is only after step 3, the initiator only after step 4. A side without a secret uses an empty key,
-//! which no configured secret equals. A wrong proof is answered by closing the connection.
+//! which no configured secret equals. A wrong proof is answered by an empty message and the end of the connection.
 
 use hmac::{Hmac, KeyInit, Mac};
 use mori_core::{EngineKey, Error, ErrorKind};
@@ -174,6 +174,11 @@ pub(crate) fn accept(
     Ok(message(&body))
 }
 
+/// What a target answers to a wrong proof instead of step 4.
+pub(crate) fn refusal() -> Vec<u8> {
+    message(&[])
+}
+
 /// Step 5, at the initiator: checks the target's proof, learns who it is, and says who this is.
 pub(crate) fn identify(
     accept: &[u8],
@@ -181,6 +186,9 @@ pub(crate) fn identify(
     secret: Option<&Secret>,
     own: &Identity,
 ) -> Result<(Identity, Vec<u8>), Error> {
+    if accept.is_empty() {
+        return Err(denied("the peer refuses this side's shared secret"));
+    }
     let mut fields = Fields(accept);
     let mac = fields.take(32).ok_or_else(|| malformed("an answer that is cut off"))?;
     proof(secret, "target", nonces.0, nonces.1)

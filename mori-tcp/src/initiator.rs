@@ -382,7 +382,7 @@ impl Initiator {
                 let request = Request::Write { transfer: Arc::clone(&transfer), bytes };
                 if self.lane.stop_sending(id) == Stopped::Unsent {
                     self.lane.unload(&request);
-                    transfer.release();
+                    transfer.stopped();
                 } else {
                     self.lane.table.lock().requests.insert(id, request);
                     self.lane.write();
@@ -404,25 +404,14 @@ impl Initiator {
         self.lane.unload(&request);
         if let Request::Read { transfer, scatter, .. } = request {
             drop(scatter);
-            transfer.release();
+            transfer.stopped();
         }
     }
 
     fn greeting(&mut self, shared: &Arc<Shared>) -> Result<bool> {
         let Phase::Greeting { socket, step, received, out } = &mut self.phase else { return Ok(false) };
         let lane = &self.lane;
-        self.reader.some(socket, received).map_err(|error| {
-            if error.kind() == io::ErrorKind::UnexpectedEof && shared.config.secret.is_some() {
-                return Error::new(
-                    ErrorKind::AccessDenied,
-                    format!(
-                        "engine {} closed the connection during the handshake; is its secret the same?",
-                        lane.peer
-                    ),
-                );
-            }
-            closed_by(lane, &error)
-        })?;
+        self.reader.some(socket, received).map_err(|error| closed_by(lane, &error))?;
         let Some(message) = handshake::take_message(received)? else { return Ok(!self.reader.is_drained()) };
         let secret = shared.config.secret.as_ref();
         match step {

@@ -107,9 +107,9 @@ impl MemoryBlob {
             let instance = fields.bytes()?;
             let rights = fields.u8()?;
             let access = Access { remote_read: rights & READABLE != 0, remote_write: rights & WRITABLE != 0 };
-            Some(Self { key, instance, access })
+            fields.0.is_empty().then_some(Self { key, instance, access })
         };
-        read().ok_or_else(|| malformed("a memory descriptor's tcp blob that is cut off"))
+        read().ok_or_else(|| malformed("a memory descriptor's tcp blob of the wrong length"))
     }
 }
 
@@ -135,9 +135,10 @@ impl EngineBlob {
         let mut read = || -> Option<Self> {
             let instance = fields.bytes()?;
             let port = fields.u16()?;
-            Some(Self { instance, port, host: fields.text()?.to_owned() })
+            let host = fields.text()?.to_owned();
+            fields.0.is_empty().then_some(Self { instance, port, host })
         };
-        read().ok_or_else(|| malformed("an engine descriptor's tcp blob that is cut off"))
+        read().ok_or_else(|| malformed("an engine descriptor's tcp blob of the wrong length"))
     }
 }
 
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blobs_go_both_ways_and_cuts_are_malformed() {
+    fn blobs_go_both_ways_and_other_lengths_are_malformed() {
         let memory = MemoryBlob { key: u128::MAX / 3, instance: [4; 16], access: Access::READ_ONLY };
         let engine = EngineBlob { instance: [5; 16], host: "knoten-1.example".into(), port: 4711 };
         let (memory_blob, engine_blob) = (memory.encode(), engine.encode());
@@ -173,6 +174,13 @@ mod tests {
         for length in 0..engine_blob.bytes.len() {
             let cut = TransportBlob { bytes: engine_blob.bytes[..length].to_vec(), ..engine_blob.clone() };
             assert_eq!(EngineBlob::decode(&cut).unwrap_err().kind(), ErrorKind::Malformed);
+        }
+        for (blob, memory) in [(&memory_blob, true), (&engine_blob, false)] {
+            let mut longer = blob.clone();
+            longer.bytes.push(0);
+            let refused =
+                if memory { MemoryBlob::decode(&longer).err() } else { EngineBlob::decode(&longer).err() };
+            assert_eq!(refused.unwrap().kind(), ErrorKind::Malformed);
         }
         let other = TransportBlob { version: 2, ..memory_blob };
         assert!(MemoryBlob::decode(&other).unwrap_err().message().contains("version 2"));

@@ -59,7 +59,7 @@ impl Session for TcpSession {
             &self.shared,
         );
         if let Err(error) = self.start(&transfer, &pin, &pieces) {
-            transfer.stop(error);
+            transfer.fail(error);
         }
         // Before the transfer can end, so that no pin outlives it.
         drop(pin);

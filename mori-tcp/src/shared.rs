@@ -68,6 +68,25 @@ impl Shared {
         })
     }
 
+    /// Whether it has neither been attached nor shut down.
+    pub(crate) fn check_fresh(&self) -> Result<()> {
+        if self.transfers.lock().shut_down {
+            return Err(shut_down());
+        }
+        if self.context.get().is_some() {
+            return Err(attached());
+        }
+        Ok(())
+    }
+
+    /// Whether it is attached and not shut down.
+    pub(crate) fn check_open(&self) -> Result<&BackendContext> {
+        if self.transfers.lock().shut_down {
+            return Err(shut_down());
+        }
+        self.context()
+    }
+
     pub(crate) fn identity(&self) -> Result<Identity> {
         let context = self.context()?;
         Ok(Identity { key: context.engine.clone(), instance: context.instance })
@@ -140,6 +159,10 @@ impl Shared {
         self.regions.clear();
         self.peers.write().clear();
     }
+}
+
+fn attached() -> Error {
+    Error::new(ErrorKind::BadState, "the tcp backend is attached to an engine already; make another one")
 }
 
 pub(crate) fn shut_down() -> Error {

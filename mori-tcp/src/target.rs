@@ -365,9 +365,10 @@ impl Target {
             }
             Step::Proof { initiator, own } => {
                 let identity = shared.identity()?;
-                let answer = handshake::accept(&message, (initiator, own), secret, &identity)?;
-                out.extend_from_slice(&answer);
+                let answer = handshake::accept(&message, (initiator, own), secret, &identity);
+                out.extend_from_slice(answer.as_ref().unwrap_or(&handshake::refusal()));
                 crate::send_all(&self.socket, out).map_err(|error| broke(&error))?;
+                answer?;
                 *step = Step::Identity;
             }
             Step::Identity => {

@@ -38,7 +38,13 @@ pub(crate) struct Transfer {
 struct State {
     completer: Option<Completer>,
     pin: Option<Arc<Pin>>,
+    /// Why the transfer has failed: the first request that did not do all it should.
     failure: Option<Error>,
+    /// Why a stop was asked for before the end.
+    reason: Option<Error>,
+    /// Whether the message was sent on the condition that everything before it went well. The target then decides how the
+    /// transfer ended, and a stop that comes too late there changes nothing: both sides must tell the same story.
+    committed: bool,
     stopping: bool,
     requests: Vec<(Arc<Lane>, u64)>,
     /// The message for the target, as long as it has not been sent.
@@ -67,6 +73,8 @@ impl Transfer {
                 completer: Some(completer),
                 pin: Some(pin),
                 failure: None,
+                reason: None,
+                committed: false,
                 stopping: false,
                 requests: Vec::new(),
                 note,
@@ -101,7 +109,10 @@ impl Transfer {
 
     /// Takes the message to send it now.
     pub(crate) fn take_note(&self) -> Option<Notify> {
-        self.state.lock().note.take()
+        let mut state = self.state.lock();
+        let note = state.note.take();
+        state.committed |= note.is_some();
+        note
     }
 
     /// Counts bytes that have arrived or been acknowledged.
@@ -112,9 +123,28 @@ impl Transfer {
     /// One request is quiet.
     pub(crate) fn quiet(self: &Arc<Self>, result: Result<(), Error>) {
         if let Err(error) = result {
-            self.stop(error);
+            self.fail(error);
         }
         self.release();
+    }
+
+    /// One request is quiet because it was stopped.
+    pub(crate) fn stopped(self: &Arc<Self>) {
+        self.quiet(Err(Error::new(ErrorKind::Cancelled, "stopped")));
+    }
+
+    /// Keeps the failure, if it is the first, and stops the other requests.
+    pub(crate) fn fail(&self, error: Error) {
+        {
+            let mut state = self.state.lock();
+            // That a request was stopped is explained by why it was asked to stop.
+            let error = match &state.reason {
+                Some(reason) if error.kind() == ErrorKind::Cancelled => reason.clone(),
+                _ => error,
+            };
+            state.failure.get_or_insert(error);
+        }
+        self.stop_requests();
     }
 
     /// Takes the submitter's own count, or a request's, away; the last one ends the transfer.
@@ -125,13 +155,15 @@ impl Transfer {
         }
     }
 
-    /// Keeps `why` as the failure, if it is the first, and asks the connections to stop the other requests.
+    /// Asks for a stop (contract E1).
     pub(crate) fn stop(&self, why: Error) {
+        self.state.lock().reason.get_or_insert(why);
+        self.stop_requests();
+    }
+
+    fn stop_requests(&self) {
         let requests = {
             let mut state = self.state.lock();
-            if state.failure.is_none() {
-                state.failure = Some(why);
-            }
             if std::mem::replace(&mut state.stopping, true) { Vec::new() } else { state.requests.clone() }
         };
         for (lane, request) in requests {
@@ -161,7 +193,11 @@ impl Transfer {
     fn end(self: &Arc<Self>) {
         let (note, lane, failure) = {
             let mut state = self.state.lock();
+            if state.failure.is_none() && !state.committed {
+                state.failure = state.reason.clone();
+            }
             let failure = state.failure.clone();
+            state.committed = true;
             let lane = state.requests.first().map(|(lane, _)| Arc::clone(lane));
             let wanted = state.note.as_ref().is_some_and(|note| failure.is_none() || note.on_failure);
             (if wanted { state.note.take() } else { None }, lane, failure)

@@ -1,6 +1,9 @@
 //! Two or more backends connected over loopback, without an engine.
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses its own part; a test may panic")]
 
+pub(crate) mod harness;
+pub(crate) mod relay;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
