@@ -27,6 +27,7 @@
 mod core;
 mod fabric;
 mod job;
+mod peers;
 mod target;
 
 use std::fmt;

@@ -186,19 +186,18 @@ impl Mutant {
     /// If the case passes or is skipped, does not exist, or fails without the flaw as well.
     pub fn catch(&self) -> Result<Problem, String> {
         let case = self.case()?;
-        let run = |config| {
-            let harness: Arc<dyn Harness> =
-                Arc::new(FakeHarness::on(&FakeFabric::new(), config).with_bounds(short()));
-            let declared = crate::suite::declared(&*harness).map_err(|problem| problem.to_string())?;
-            match case.skipped(&declared) {
-                Some(why) => Err(format!("{} is skipped: {why}", case.name)),
-                None => Ok(case.run(&harness)),
-            }
+        let harness = |config| -> Arc<dyn Harness> {
+            Arc::new(FakeHarness::on(&FakeFabric::new(), config).with_bounds(short()))
         };
-        if let Err(problem) = run(self.healthy())? {
+        let healthy = harness(self.healthy());
+        let declared = crate::suite::declared(&healthy).map_err(|problem| problem.to_string())?;
+        if let Some(why) = case.skipped(&declared) {
+            return Err(format!("{} is skipped: {why}", case.name));
+        }
+        if let Err(problem) = case.run(&healthy) {
             return Err(format!("{} fails without the flaw as well: {problem}", case.name));
         }
-        match run(self.config())? {
+        match case.run(&harness(self.config())) {
             Ok(()) => Err(format!("{} does not catch {:?}", case.name, self.flaw)),
             Err(problem) => Ok(problem),
         }

@@ -9,22 +9,30 @@
 //! [`Bounds::case`](crate::Bounds::case) has failed as hanging; the suite goes on without it.
 
 mod batches;
+mod cancel;
+mod concurrency;
 mod fixture;
+mod input;
+mod lifetimes;
+mod notify;
+mod peers;
+mod shutdown;
 mod submit;
 mod transfers;
 mod waits;
 
 use std::fmt;
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
 use std::thread;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use mori_core::Capabilities;
 
 pub use fixture::Bench;
+use fixture::Running;
 
-use crate::check::{CaseResult, Problem};
+use crate::check::{CaseResult, Doing, Problem};
 use crate::harness::{Abilities, Harness};
 
 /// What a case cannot do without.
@@ -99,25 +107,9 @@ impl Case {
     ///
     /// What is wrong. A case that hangs is a problem too; its thread is left behind.
     pub fn run(&self, harness: &Arc<dyn Harness>) -> CaseResult {
-        let limit = harness.bounds().case;
         let bench = Bench::new(Arc::clone(harness), self.name);
         let run = self.run;
-        let (sender, receiver) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name(self.name.to_owned())
-            .spawn(move || {
-                let result = run(&bench);
-                // The receiver is gone only when the case has been given up as hanging.
-                let _ = sender.send(result);
-            })
-            .map_err(|error| Problem::new(format!("no thread for the case: {error}")))?;
-        match receiver.recv_timeout(limit) {
-            Ok(result) => result,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(Problem::new(format!("hangs: not done after {limit:?}")))
-            }
-            Err(mpsc::RecvTimeoutError::Disconnected) => Err(panicked(thread.join())),
-        }
+        Running::start("the case", self.name, move || run(&bench))?.join(harness.bounds().case)?
     }
 }
 
@@ -154,7 +146,19 @@ macro_rules! cases {
 }
 use cases;
 
-const GROUPS: &[&[Case]] = &[transfers::CASES, submit::CASES, waits::CASES, batches::CASES];
+const GROUPS: &[&[Case]] = &[
+    transfers::CASES,
+    submit::CASES,
+    waits::CASES,
+    batches::CASES,
+    cancel::CASES,
+    lifetimes::CASES,
+    shutdown::CASES,
+    peers::CASES,
+    notify::CASES,
+    input::CASES,
+    concurrency::CASES,
+];
 
 const fn count(groups: &[&[Case]]) -> usize {
     let (mut total, mut group) = (0, 0);
@@ -280,20 +284,23 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the backend and the harness declare.
+/// What the backend and the harness declare, asked of a node that is made for it.
 ///
 /// # Errors
 ///
-/// What keeps the harness from making a node.
-pub fn declared(harness: &dyn Harness) -> CaseResult<Declared> {
-    let node =
-        harness.node().map_err(|error| Problem::new(format!("the harness cannot make a node: {error}")))?;
-    let backend = node.backend();
-    Ok(Declared {
-        capabilities: backend.capabilities(),
-        notifier: backend.has_notifier(),
-        abilities: harness.abilities(),
-    })
+/// What keeps the harness from making a node, or the node from being dropped.
+pub fn declared(harness: &Arc<dyn Harness>) -> CaseResult<Declared> {
+    let asked = Arc::clone(harness);
+    let ask = move || {
+        let node = asked.node().doing("making a node")?;
+        let backend = node.backend();
+        Ok(Declared {
+            capabilities: backend.capabilities(),
+            notifier: backend.has_notifier(),
+            abilities: asked.abilities(),
+        })
+    };
+    Running::start("making and dropping a node", "declared", ask)?.join(harness.bounds().case)?
 }
 
 /// Runs every case, one after the other. A run without a passed case is not good.
@@ -313,7 +320,7 @@ pub fn run_all(harness: impl Harness) -> Report {
 pub fn run_some(harness: impl Harness, choose: impl Fn(&Case) -> bool) -> Report {
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let mut report = Report { backend: harness.name(), entries: Vec::new(), filtered: 0, broken: None };
-    let declared = match declared(&*harness) {
+    let declared = match declared(&harness) {
         Ok(declared) => declared,
         Err(problem) => {
             report.broken = Some(problem);
@@ -343,7 +350,7 @@ pub fn run_some(harness: impl Harness, choose: impl Fn(&Case) -> bool) -> Report
 pub fn conformance_main(harness: impl Harness) -> ExitCode {
     let arguments = Arguments::from_args();
     let harness: Arc<dyn Harness> = Arc::new(harness);
-    let trials = match declared(&*harness) {
+    let trials = match declared(&harness) {
         Ok(declared) => CASES.iter().map(|case| trial(case, &harness, &declared)).collect(),
         Err(problem) => {
             vec![Trial::test("the_harness_makes_a_node", move || Err(Failed::from(problem.to_string())))]

@@ -7,18 +7,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mori_core::{
-    Attachment, Backend, BackendContext, BlockOn, Capabilities, Clock, EngineDesc, EngineKey, Error,
-    ErrorKind, MemoryDesc, NotificationQueue, Op, Origin, Piece, Region, RegionId, Result, Session, Status,
-    Tag, TransferId, TransferOptions, TransportBlob, merge,
+    Backend, BackendContext, BlockOn, Capabilities, Clock, Completer, EngineKey, Error, ErrorKind,
+    NotificationQueue, Op, Origin, Piece, Region, RegionId, Result, Status, StatusCode, Tag, TransferId,
+    TransferOptions, merge,
 };
 
 use super::fabric::{FakeFabric, Gate};
 use super::job::{Copying, Halt, Job, PeerAt, Reach, Step, Work, lost};
+use super::peers::{FakeSession, shut, unknown};
 use super::{FakeConfig, locked};
 use crate::mutants::Flaw;
-
-/// The version of the blobs' layout.
-const BLOB: u32 = 1;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -36,18 +34,18 @@ struct Running {
 
 pub(super) struct State {
     pub(super) phase: Phase,
-    context: Option<BackendContext>,
-    address: u64,
+    pub(super) context: Option<BackendContext>,
+    pub(super) address: u64,
     pub(super) by_key: HashMap<u128, Region>,
-    keys: HashMap<RegionId, u128>,
-    peers: HashMap<EngineKey, PeerAt>,
+    pub(super) keys: HashMap<RegionId, u128>,
+    pub(super) peers: HashMap<EngineKey, PeerAt>,
     pub(super) lost_once: HashSet<EngineKey>,
     jobs: BTreeMap<TransferId, Job>,
     running: HashMap<TransferId, Running>,
     pub(super) gate: Gate,
     pub(super) serving: usize,
     epoch: u64,
-    worker: Option<thread::JoinHandle<()>>,
+    pub(super) worker: Option<thread::JoinHandle<()>>,
 }
 
 pub(super) struct Core {
@@ -180,8 +178,6 @@ impl Core {
         state
     }
 
-    // Transfers.
-
     fn origin(&self, tag: Tag) -> Origin {
         let tag = if self.has(Flaw::LosesTags) { Tag::default() } else { tag };
         let mut origin = Origin::backend(&self.me, self.config.notifier, tag);
@@ -239,7 +235,13 @@ impl Core {
         }
     }
 
-    fn submit(&self, session: &FakeSession, op: Op, pieces: &[Piece], options: &TransferOptions) -> Status {
+    pub(super) fn submit(
+        &self,
+        session: &FakeSession,
+        op: Op,
+        pieces: &[Piece],
+        options: &TransferOptions,
+    ) -> Status {
         let (completer, status) = Status::pair(self.origin(options.tag));
         let pieces = merge(pieces);
         if pieces.is_empty() && options.notify.is_none() {
@@ -256,7 +258,7 @@ impl Core {
             let (completer, error) = error;
             completer.fail(error);
         }
-        while self.has(Flaw::SubmitBlocks) && status.code() == mori_core::StatusCode::InProgress {
+        while self.has(Flaw::SubmitBlocks) && status.code() == StatusCode::InProgress {
             thread::park_timeout(Duration::from_millis(1));
         }
         status
@@ -268,8 +270,8 @@ impl Core {
         op: Op,
         pieces: Vec<Piece>,
         options: &TransferOptions,
-        completer: mori_core::Completer,
-    ) -> Result<(), (mori_core::Completer, Error)> {
+        completer: Completer,
+    ) -> Result<(), (Completer, Error)> {
         let capabilities = &self.config.capabilities;
         if options.deadline.is_some() && !capabilities.cancel {
             return Err((completer, Capabilities::unsupported(self.config.name, "deadlines of transfers")));
@@ -334,7 +336,7 @@ impl Core {
             Step::Waits(job, until) => {
                 // What was asked for meanwhile is found at the next look, which is now.
                 let halted = job.halt.get().is_some() || state.phase == Phase::Shut;
-                state.jobs.insert(transfer, job);
+                state.jobs.insert(transfer, *job);
                 if halted {
                     self.touch(&mut state);
                     drop(state);
@@ -357,7 +359,7 @@ impl Core {
     }
 
     /// The thread of a backend with a notifier: advances every job until none gets on, then sleeps.
-    fn work(&self) {
+    pub(super) fn work(&self) {
         loop {
             let (ids, epoch) = {
                 let state = locked(&self.state);
@@ -481,7 +483,7 @@ impl Core {
     }
 
     /// Stops the jobs that `choose` picks: those in the table now, the others at their next look at the halt.
-    fn halt(&self, choose: impl Fn(TransferId, Option<&EngineKey>) -> bool, error: &Error) {
+    pub(super) fn halt(&self, choose: impl Fn(TransferId, Option<&EngineKey>) -> bool, error: &Error) {
         let ended: Vec<Job> = {
             let mut state = locked(&self.state);
             for (_, running) in
@@ -502,151 +504,6 @@ impl Core {
             self.end(job, Err(error.clone()));
         }
         self.stir();
-    }
-
-    // Life and peers.
-
-    pub(super) fn attach(me: &Arc<Self>, context: BackendContext) -> Result<Attachment> {
-        let instance = context.instance;
-        let address = me.fabric.number();
-        {
-            let mut state = locked(&me.state);
-            if state.phase != Phase::New && !me.has(Flaw::AttachesTwice) {
-                return Err(Error::new(ErrorKind::BadState, "the backend is attached already, or shut down"));
-            }
-            state.phase = Phase::Attached;
-            state.context = Some(context);
-            state.address = address;
-            if me.config.notifier && !me.has(Flaw::NotifierNeedsPolls) {
-                let worker = Arc::clone(me);
-                let thread = thread::Builder::new().name("fake-worker".into()).spawn(move || worker.work());
-                state.worker = Some(thread.map_err(|error| {
-                    Error::io(ErrorKind::ResourceExhausted, "cannot start the fake's thread", &error)
-                })?);
-            }
-        }
-        me.fabric.enter(address, me);
-        let mut bytes = address.to_le_bytes().to_vec();
-        bytes.extend_from_slice(&instance);
-        Ok(Attachment { host: None, port: None, blob: Some(me.blob(bytes)) })
-    }
-
-    fn blob(&self, bytes: Vec<u8>) -> TransportBlob {
-        TransportBlob { transport: self.config.name.to_owned(), version: BLOB, bytes }
-    }
-
-    fn open<const N: usize>(&self, blob: Option<&TransportBlob>, of: &str) -> Result<[u8; N]> {
-        let name = self.config.name;
-        let blob = blob.ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, format!("{of} has no {name} transport; nothing leads there"))
-        })?;
-        if self.has(Flaw::PanicsOnGarbage) && blob.bytes.len() < N {
-            return Ok(std::array::from_fn(|index| blob.bytes[index]));
-        }
-        let bytes = <[u8; N]>::try_from(blob.bytes.as_slice());
-        match bytes {
-            _ if self.has(Flaw::AcceptsGarbage) => Ok(bytes.unwrap_or([0; N])),
-            Ok(bytes) if blob.version == BLOB => Ok(bytes),
-            _ => Err(Error::new(
-                ErrorKind::Malformed,
-                format!(
-                    "the {name} blob of {of} has version {} and {} bytes; expected version {BLOB} and {N} bytes",
-                    blob.version,
-                    blob.bytes.len()
-                ),
-            )),
-        }
-    }
-
-    pub(super) fn register(&self, region: &Region) -> Result<Option<TransportBlob>> {
-        if !region.location().is_host() {
-            return Ok(None);
-        }
-        let number = self.fabric.number();
-        let key = (u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64) | u128::from(!number);
-        let mut state = locked(&self.state);
-        if state.phase != Phase::Attached {
-            return Err(shut());
-        }
-        let key = *state.keys.entry(region.id()).or_insert(key);
-        state.by_key.insert(key, region.clone());
-        Ok(Some(self.blob(key.to_le_bytes().to_vec())))
-    }
-
-    pub(super) fn deregister(&self, region: RegionId) {
-        let mut state = locked(&self.state);
-        if self.has(Flaw::KeepsStaleKeys) {
-            return;
-        }
-        if let Some(key) = state.keys.remove(&region) {
-            state.by_key.remove(&key);
-        }
-    }
-
-    pub(super) fn add_peer(&self, peer: &EngineDesc) -> Result<()> {
-        let bytes: [u8; 24] = self.open(peer.blob(self.config.name), peer.key.as_str())?;
-        let (address, instance) = bytes.split_at(8);
-        let address = u64::from_le_bytes(address.try_into().unwrap_or_default());
-        let mut at = PeerAt { engine: peer.key.clone(), address, instance: [0; 16] };
-        at.instance.copy_from_slice(instance);
-        let replaced = {
-            let mut state = locked(&self.state);
-            if state.phase != Phase::Attached {
-                return Err(shut());
-            }
-            let known = state.peers.get(&peer.key);
-            let replaced = known.is_some_and(|known| known.instance != at.instance);
-            if replaced && self.has(Flaw::MissesRestarts) {
-                return Ok(());
-            }
-            state.peers.insert(peer.key.clone(), at);
-            replaced
-        };
-        if replaced {
-            self.halt(|_, engine| engine == Some(&peer.key), &lost(&peer.key, "was started anew"));
-        }
-        Ok(())
-    }
-
-    pub(super) fn remove_peer(&self, peer: &EngineKey) {
-        locked(&self.state).peers.remove(peer);
-        if !self.has(Flaw::ForgetsRemovedPeers) {
-            self.halt(|_, engine| engine == Some(peer), &lost(peer, "was removed"));
-        }
-    }
-
-    pub(super) fn route(&self, local: &Region, remote: &MemoryDesc) -> Result<u128> {
-        if !local.location().is_host() {
-            return Err(Capabilities::unsupported(self.config.name, "device memory"));
-        }
-        let key: [u8; 16] = self.open(remote.blob(self.config.name), "the region")?;
-        let state = locked(&self.state);
-        if state.phase != Phase::Attached {
-            return Err(shut());
-        }
-        if !state.peers.contains_key(&remote.engine_key) && !self.has(Flaw::AcceptsUnknownPeers) {
-            return Err(unknown(&remote.engine_key));
-        }
-        Ok(u128::from_le_bytes(key))
-    }
-
-    pub(super) fn session(me: &Arc<Self>, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>> {
-        let mut key = me.route(local, remote)?;
-        if me.has(Flaw::MixesUpRegions) {
-            let node = {
-                let state = locked(&me.state);
-                state.peers.get(&remote.engine_key).map(|peer| peer.address)
-            };
-            if let Some(node) = node.and_then(|address| me.fabric.node(address)) {
-                key = locked(&node.state).by_key.keys().min().copied().unwrap_or(key);
-            }
-        }
-        Ok(Arc::new(FakeSession {
-            core: Arc::clone(me),
-            local: local.clone(),
-            engine: remote.engine_key.clone(),
-            key,
-        }))
     }
 
     pub(super) fn shutdown(&self) {
@@ -683,48 +540,6 @@ impl Core {
         let mut state = locked(&self.state);
         while !state.running.is_empty() || state.serving > 0 {
             state = self.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
-        }
-    }
-}
-
-fn unknown(engine: &EngineKey) -> Error {
-    Error::new(ErrorKind::NotFound, format!("the engine {engine} is not known here; add it first"))
-}
-
-fn shut() -> Error {
-    Error::new(ErrorKind::BadState, "the backend has shut down, or has not joined an engine yet")
-}
-
-/// A pair of regions with a way between them.
-struct FakeSession {
-    core: Arc<Core>,
-    local: Region,
-    engine: EngineKey,
-    key: u128,
-}
-
-impl Session for FakeSession {
-    fn submit(&self, op: Op, pieces: &[Piece], options: &TransferOptions) -> Status {
-        self.core.submit(self, op, pieces, options)
-    }
-
-    fn alive(&self) -> bool {
-        let peer = {
-            let state = locked(&self.core.state);
-            if state.phase != Phase::Attached {
-                return false;
-            }
-            state.peers.get(&self.engine).cloned()
-        };
-        peer.is_some_and(|peer| !matches!(self.core.reach(&peer, Clock::system().now()), Reach::Lost(_)))
-    }
-}
-
-impl Drop for FakeSession {
-    fn drop(&mut self) {
-        if self.core.has(Flaw::SessionsCancel) {
-            let error = Error::new(ErrorKind::Cancelled, "the session was dropped");
-            self.core.halt(|_, engine| engine == Some(&self.engine), &error);
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) enum Step {
     /// It has ended.
     Ended,
     /// It waits, until this point at the latest.
-    Waits(Job, Option<Instant>),
+    Waits(Box<Job>, Option<Instant>),
 }
 
 impl Job {
@@ -148,10 +148,10 @@ impl Core {
         let now = Clock::system().now();
         let deadline = job.deadline().filter(|_| !self.has(Flaw::IgnoresDeadlines));
         let copying = match &mut job.work {
-            Work::Script(None) => return Step::Waits(job, None),
+            Work::Script(None) => return Step::Waits(Box::new(job), None),
             Work::Script(Some((polls, _))) if *polls > 1 || !polled => {
                 *polls -= u64::from(polled);
-                return Step::Waits(job, None);
+                return Step::Waits(Box::new(job), None);
             }
             Work::Script(Some((_, result))) => {
                 let result = result.clone();
@@ -174,10 +174,10 @@ impl Core {
             return self.end(job, Err(Error::new(ErrorKind::Cancelled, words)));
         }
         match reach {
-            Reach::Later(until, _) => Step::Waits(job, earlier(until, deadline)),
+            Reach::Later(until, _) => Step::Waits(Box::new(job), earlier(until, deadline)),
             Reach::Lost(error) if self.has(Flaw::LostBytesLand) => {
                 job.completer.fail(error);
-                Step::Waits(job, None)
+                Step::Waits(Box::new(job), None)
             }
             Reach::Lost(error) => self.end(job, Err(error)),
             Reach::Ready(target) => {

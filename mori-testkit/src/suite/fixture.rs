@@ -12,7 +12,7 @@ use mori_core::{
 };
 
 use crate::check::{CaseResult, Doing, Problem, ensure};
-use crate::harness::{Bounds, Harness, Node};
+use crate::harness::{Abilities, Bounds, Harness, Node};
 
 /// Numbers that no two engines of a process share: names and instances are made of them.
 static SERIAL: AtomicU64 = AtomicU64::new(1);
@@ -39,9 +39,14 @@ impl Bench {
         Self { harness, case, bounds }
     }
 
+    /// What the harness can do to its nodes.
+    pub(crate) fn abilities(&self) -> Abilities {
+        self.harness.abilities()
+    }
+
     /// A node that has not joined an engine.
-    pub(crate) fn node(&self) -> CaseResult<Box<dyn Node>> {
-        self.harness.node().doing("making a node")
+    pub(crate) fn node(&self) -> CaseResult<Arc<dyn Node>> {
+        self.harness.node().map(Arc::from).doing("making a node")
     }
 
     /// A name that no other engine has.
@@ -122,15 +127,7 @@ impl Bench {
         what: &'static str,
         call: impl FnOnce() -> T + Send + 'static,
     ) -> CaseResult<Running<T>> {
-        let (sender, receiver) = mpsc::channel();
-        let thread = thread::Builder::new()
-            .name(self.case.to_owned())
-            .spawn(move || {
-                // The receiver is gone only when the call has been given up.
-                let _ = sender.send(call());
-            })
-            .map_err(|error| Problem::new(format!("no thread for {what}: {error}")))?;
-        Ok(Running { what, thread, receiver })
+        Running::start(what, self.case, call)
     }
 
     /// Runs a call that must return within `bound`, and gives what it returns.
@@ -200,7 +197,24 @@ pub(crate) struct Running<T> {
     receiver: mpsc::Receiver<T>,
 }
 
-impl<T> Running<T> {
+impl<T: Send + 'static> Running<T> {
+    /// Starts the call on a thread of this name.
+    pub(super) fn start(
+        what: &'static str,
+        name: &str,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> CaseResult<Self> {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                // The receiver is gone only when the call has been given up.
+                let _ = sender.send(call());
+            })
+            .map_err(|error| Problem::new(format!("no thread for {what}: {error}")))?;
+        Ok(Self { what, thread, receiver })
+    }
+
     /// Whether the call goes on.
     pub(crate) fn is_running(&self) -> bool {
         !self.thread.is_finished()
@@ -211,7 +225,7 @@ impl<T> Running<T> {
         match self.receiver.recv_timeout(bound) {
             Ok(value) => Ok(value),
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                Err(Problem::new(format!("{} has not returned after {bound:?}", self.what)))
+                Err(Problem::new(format!("{} hangs: it has not returned after {bound:?}", self.what)))
             }
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 Err(super::panicked(self.thread.join()).context(self.what))
@@ -236,16 +250,17 @@ impl Stopwatch {
 
 /// A node that has joined an engine.
 pub(crate) struct Peer {
-    pub(crate) node: Box<dyn Node>,
+    pub(crate) node: Arc<dyn Node>,
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) key: EngineKey,
     pub(crate) desc: EngineDesc,
     pub(crate) inbox: NotificationQueue,
+    abandoned: bool,
 }
 
 impl Peer {
     /// Joins `node` to an engine of this name, in an incarnation of its own.
-    pub(crate) fn start(node: Box<dyn Node>, key: EngineKey, inbox: usize) -> CaseResult<Self> {
+    pub(crate) fn start(node: Arc<dyn Node>, key: EngineKey, inbox: usize) -> CaseResult<Self> {
         let backend = node.backend();
         let inbox = NotificationQueue::new(inbox);
         let context = context(&key, &inbox);
@@ -261,7 +276,12 @@ impl Peer {
             ..EngineDesc::default()
         };
         let desc = node.publish(desc).doing("publishing the node")?;
-        Ok(Self { node, backend, key, desc, inbox })
+        Ok(Self { node, backend, key, desc, inbox, abandoned: false })
+    }
+
+    /// Drops the node and the backend without a shutdown.
+    pub(crate) fn abandon(mut self) {
+        self.abandoned = true;
     }
 
     /// Makes `other` known to this peer.
@@ -315,7 +335,9 @@ impl Drop for Peer {
     fn drop(&mut self) {
         self.node.release();
         self.node.heal();
-        self.backend.shutdown();
+        if !self.abandoned {
+            self.backend.shutdown();
+        }
     }
 }
 
