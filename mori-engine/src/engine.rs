@@ -400,8 +400,6 @@ impl Core {
         self.closed.store(true, Ordering::Relaxed);
         let _member = sync::write(&self.membership);
         let leaving = std::mem::replace(&mut *sync::write(&self.backends), Arc::new([]));
-        // All are marked before the first is shut down, so that no transfer slips from one to the next.
-        leaving.iter().for_each(|attached| attached.presence.end());
         leaving.iter().for_each(|attached| self.dismiss(attached));
         self.notifications.close();
         self.cache.purge_all();

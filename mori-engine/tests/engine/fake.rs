@@ -1,7 +1,7 @@
 //! A scripted backend that moves bytes between engines of this process, as and when a test says.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use mori_engine::{
     Attachment, Backend, BackendContext, Capabilities, Completer, Engine, EngineBuilder, EngineDesc,
@@ -26,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) session: Option<Error>,
     /// Transfers stay in progress until [`Fake::release`].
     pub(crate) hold: bool,
+    /// Opening a session meets a test here twice: when it begins and before it ends.
+    pub(crate) meeting: Option<Arc<Barrier>>,
 }
 
 /// Everything that a fake backend can do.
@@ -86,6 +88,25 @@ pub(crate) fn introduce<const N: usize>(engines: [&Engine; N]) {
             }
         }
     }
+}
+
+/// Runs `submit` on a thread of its own, and `meanwhile` when the submission is about to open a session; gives back the
+/// status of the submission.
+pub(crate) fn while_opening(
+    fake: &Fake,
+    submit: impl FnOnce() -> Status + Send,
+    meanwhile: impl FnOnce(),
+) -> Status {
+    let meeting = Arc::new(Barrier::new(2));
+    fake.script(|script| script.meeting = Some(Arc::clone(&meeting)));
+    std::thread::scope(|scope| {
+        let submission = scope.spawn(submit);
+        meeting.wait();
+        fake.script(|script| script.meeting = None);
+        meanwhile();
+        meeting.wait();
+        submission.join().unwrap()
+    })
 }
 
 pub(crate) fn error(kind: ErrorKind, message: &str) -> Error {
@@ -370,6 +391,12 @@ impl Backend for Fake {
         if let Some(error) = state.script.session.clone() {
             return Err(error);
         }
+        let meeting = state.script.meeting.clone();
+        drop(state);
+        if let Some(meeting) = meeting {
+            meeting.wait();
+            meeting.wait();
+        }
         let backend = self.me.upgrade().ok_or_else(|| self.down())?;
         Ok(Arc::new(FakeSession { backend, local: local.clone(), remote: remote.clone() }))
     }
@@ -423,6 +450,6 @@ impl mori_core::Session for FakeSession {
     }
 
     fn alive(&self) -> bool {
-        !self.backend.is_down()
+        true
     }
 }

@@ -55,8 +55,10 @@ fn a_restarted_peer_is_a_new_one() {
     a.add_peer(&b.desc()).unwrap();
     assert_eq!(running.error().unwrap().kind(), ErrorKind::PeerLost);
     fake.release();
+    let routes = fake.count("route");
     let refused = a.read(&local, 0, &stale, 0, 16, options());
     assert_eq!(refused.error().unwrap().kind(), ErrorKind::NotFound);
+    assert_eq!(fake.count("route"), routes + 1, "the session of the earlier one is not used any more");
     let fresh = b.allocate(16, Access::READ_WRITE).unwrap().desc();
     assert!(a.read(&local, 0, &fresh, 0, 16, options()).is_success());
 }

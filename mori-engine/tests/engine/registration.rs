@@ -9,7 +9,7 @@ use mori_engine::{
     WaitPolicy,
 };
 
-use crate::fake::{Net, error, introduce, with};
+use crate::fake::{Net, error, introduce, while_opening, with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -250,6 +250,22 @@ fn a_cached_session_keeps_no_memory() {
     assert_eq!(fake.count("session"), 1);
     a.deregister(&local, None).unwrap();
     assert!(!dropped.load(Ordering::Relaxed), "a handle keeps it");
+    drop(local);
+    assert!(dropped.load(Ordering::Relaxed));
+}
+
+/// A session that is being opened while its memory is deregistered is not kept for the next transfer.
+#[test]
+fn a_session_opened_too_late_keeps_no_memory() {
+    let net = Net::default();
+    let (a, fake) = net.engine("a", "fake");
+    let (local, dropped) = kept(&a);
+    let remote = a.allocate(16, Access::READ_WRITE).unwrap().desc();
+    while_opening(
+        &fake,
+        || a.read(&local, 0, &remote, 0, 16, options()),
+        || a.deregister(&local, None).unwrap(),
+    );
     drop(local);
     assert!(dropped.load(Ordering::Relaxed));
 }

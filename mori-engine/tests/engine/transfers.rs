@@ -7,7 +7,7 @@ use mori_engine::{
     Piece, Status, StatusCode, Tag, TransferOptions,
 };
 
-use crate::fake::{ABLE, Net, introduce, with};
+use crate::fake::{ABLE, Net, introduce, while_opening, with};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -301,4 +301,25 @@ fn a_session_is_kept_for_an_equal_descriptor_only() {
     assert_eq!(kind(&a.read(&local, 0, &shorter, 0, 8, options())), ErrorKind::InvalidArgument);
     assert!(a.read(&local, 0, &real, 0, 8, options()).is_success());
     drop(b);
+}
+
+/// A session that is being opened while its peer is removed, or its backend, is not kept for the next transfer.
+#[test]
+fn a_session_opened_too_late_is_not_kept() {
+    let net = Net::default();
+    let (a, fake) = net.engine("a", "fake");
+    let (b, _) = net.engine("b", "fake");
+    introduce([&a, &b]);
+    let local = a.allocate(8, Access::READ_WRITE).unwrap();
+    let remote = b.allocate(8, Access::READ_WRITE).unwrap().desc();
+    let read = || a.read(&local, 0, &remote, 0, 8, options());
+
+    let _ = while_opening(&fake, read, || a.remove_peer(b.key()).unwrap());
+    assert_eq!(kind(&read()), ErrorKind::BadState, "nobody goes on with a peer that was removed");
+    a.add_peer(&b.desc()).unwrap();
+
+    let refused = while_opening(&fake, read, || a.remove_backend("fake").unwrap());
+    assert_eq!(kind(&refused), ErrorKind::BadState);
+    a.add_backend(net.fake("fake")).unwrap();
+    assert!(read().is_success(), "the next transfer runs over the next backend");
 }
