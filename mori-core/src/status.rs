@@ -24,11 +24,16 @@
 //! compare-and-swap starts from a code that is not terminal, or is not done (S2).
 
 mod code;
+mod completer;
+mod observe;
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 
 pub use code::{Event, StatusCode, Transition, transition};
+pub use completer::Completer;
+pub use observe::Observe;
+use observe::Observers;
 
 use crate::backend::{Backend, BlockOn};
 use crate::error::{Error, ErrorKind, Result};
@@ -42,63 +47,10 @@ const CODE: u32 = 0xff;
 /// Somebody sleeps on the status or has subscribed to it, or did so earlier.
 const OBSERVED: u32 = 0x100;
 
+#[inline]
 fn code_of(word: u32) -> StatusCode {
     // The word only ever holds numbers of codes, so the fallback is never taken; it keeps this free of panics.
     StatusCode::from_number(word & CODE).unwrap_or(StatusCode::Failure(ErrorKind::BadState))
-}
-
-/// Told when a status becomes terminal.
-///
-/// For bridges to other ways of waiting (an event loop, a channel); to block, use [`Status::wait`].
-pub trait Observe: Send + Sync {
-    /// The status this observer subscribed to has become terminal with `code`.
-    ///
-    /// Called once per subscription, on the thread that completed the transfer, which is often a backend's own
-    /// thread. No lock of the status is held. Implementations return quickly and do not block.
-    fn on_terminal(&self, code: StatusCode);
-}
-
-#[derive(Default)]
-enum Observers {
-    #[default]
-    None,
-    One(Arc<dyn Observe>),
-    Many(Vec<Arc<dyn Observe>>),
-}
-
-impl Observers {
-    fn push(&mut self, observer: Arc<dyn Observe>) {
-        *self = match std::mem::take(self) {
-            Self::None => Self::One(observer),
-            Self::One(first) => Self::Many(vec![first, observer]),
-            Self::Many(mut all) => {
-                all.push(observer);
-                Self::Many(all)
-            }
-        };
-    }
-
-    fn remove(&mut self, observer: &Arc<dyn Observe>) {
-        let same = |other: &Arc<dyn Observe>| std::ptr::addr_eq(Arc::as_ptr(other), Arc::as_ptr(observer));
-        match self {
-            Self::None => {}
-            Self::One(only) => {
-                if same(only) {
-                    *self = Self::None;
-                }
-            }
-            Self::Many(all) => all.retain(|other| !same(other)),
-        }
-    }
-
-    fn tell(self, code: StatusCode) {
-        match self {
-            Self::None => {}
-            Self::One(only) => only.on_terminal(code),
-            Self::Many(all) if mutant("tells_one_observer") => all[0].on_terminal(code),
-            Self::Many(all) => all.iter().for_each(|observer| observer.on_terminal(code)),
-        }
-    }
 }
 
 #[derive(Default)]
@@ -119,6 +71,7 @@ struct Inner {
 }
 
 impl Inner {
+    #[inline]
     fn code(&self) -> StatusCode {
         // Acquire pairs with the release of the writer's compare-and-swap in `set`: data before status (S4).
         code_of(self.word.load(Ordering::Acquire))
@@ -327,10 +280,12 @@ impl Status {
         self.0.code()
     }
 
-    /// Whether the transfer has succeeded.
+    /// Whether the transfer has succeeded. As [`Status::code`], and cheaper, because there is nothing to decode.
     #[must_use]
+    #[inline]
     pub fn is_success(&self) -> bool {
-        self.code().is_success()
+        // Acquire pairs with the release of the writer's compare-and-swap in `set`: data before status (S4).
+        self.0.word.load(Ordering::Acquire) & CODE == StatusCode::Success.number()
     }
 
     /// Whether the transfer has failed.
@@ -393,6 +348,11 @@ impl Status {
     /// ```
     #[inline]
     pub fn wait(&self, timeout: impl Into<Timeout>) -> StatusCode {
+        let code = self.code();
+        // W1, before anything is made for a wait.
+        if code != StatusCode::InProgress {
+            return code;
+        }
         self.wait_with(timeout, &WaitPolicy::DEFAULT)
     }
 
@@ -511,98 +471,5 @@ impl fmt::Debug for Status {
             out.field("message", &error.message());
         }
         out.finish()
-    }
-}
-
-/// The writer's side of a transfer, held by the backend until the transfer is over (contract S5).
-///
-/// Dropping it unfinished ends the status as *bad state*, so no status stays in progress because somebody forgot it,
-/// panicked or shut down. Every method tells whether it changed anything; the first terminal state is final (S2).
-///
-/// ```
-/// use mori_core::{ErrorKind, Origin, Status, StatusCode};
-/// let (completer, status) = Status::pair(Origin::detached());
-/// completer.submit();
-/// drop(completer);
-/// assert_eq!(status.code(), StatusCode::Failure(ErrorKind::BadState));
-/// ```
-#[must_use = "dropping the writer's side ends the status as a failure"]
-pub struct Completer(Arc<Inner>);
-
-impl Completer {
-    /// Init → in progress: the backend has taken the transfer.
-    pub fn submit(&self) -> Update {
-        match self.0.set(Event::Submit) {
-            Ok(_) => Update::Applied,
-            Err(code) => Update::Ignored(code),
-        }
-    }
-
-    /// Every byte is in place. Without a waiter: no lock, no system call.
-    pub fn succeed(&self) -> Update {
-        self.0.succeed()
-    }
-
-    /// The transfer failed and is quiet: none of its bytes can land any more.
-    pub fn fail(&self, error: Error) -> Update {
-        self.0.fail(error)
-    }
-
-    /// Leaves a note for [`Status::message`]; ends no wait (contract W5) and changes nothing on a terminal status (S2).
-    pub fn note(&self, note: impl Into<String>) -> Update {
-        let note = note.into().into_boxed_str();
-        let early = if mutant("note_checks_before_lock") { Some(self.0.code()) } else { None };
-        let mut slow = self.0.slow.lock();
-        let code = early.unwrap_or_else(|| self.0.code());
-        if code.is_terminal() {
-            return Update::Ignored(code);
-        }
-        slow.note = Some(note);
-        Update::Applied
-    }
-
-    /// Where the transfer stands.
-    #[must_use]
-    pub fn code(&self) -> StatusCode {
-        self.0.code()
-    }
-
-    /// The transfer's number.
-    #[must_use]
-    pub fn id(&self) -> TransferId {
-        self.0.id
-    }
-
-    /// The caller's own mark for the transfer.
-    #[must_use]
-    pub fn tag(&self) -> Tag {
-        self.0.tag
-    }
-
-    /// One more handle for readers.
-    #[must_use]
-    pub fn status(&self) -> Status {
-        Status(Arc::clone(&self.0))
-    }
-}
-
-impl Drop for Completer {
-    fn drop(&mut self) {
-        if !self.0.code().is_terminal() && !mutant("drop_leaves_in_progress") {
-            let why = if std::thread::panicking() { " by a thread that panicked" } else { "" };
-            self.0.fail(Error::new(
-                ErrorKind::BadState,
-                format!("the transfer was dropped unfinished{why}; its backend gave it up without a result"),
-            ));
-        }
-    }
-}
-
-impl fmt::Debug for Completer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completer")
-            .field("id", &self.0.id)
-            .field("code", &self.code())
-            .finish_non_exhaustive()
     }
 }
