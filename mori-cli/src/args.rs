@@ -93,7 +93,7 @@ pub struct ReplayArgs {
 /// Options of `mori serve`.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
-    /// Where replays connect to; port 0 is a free one
+    /// Where replays connect; port 0 is a free one
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     pub listen: String,
     /// Address for the data [default: the host of --listen, a free port]
