@@ -2,6 +2,7 @@
 
 mod attached;
 mod backends;
+mod batch;
 mod builder;
 mod cache;
 mod engine;
@@ -19,6 +20,7 @@ mod transfer;
 pub use attached::BackendInfo;
 #[cfg(feature = "tcp")]
 pub use backends::exports::*;
+pub use batch::BatchItem;
 pub use builder::EngineBuilder;
 pub use engine::Engine;
 pub use fd::StatusFd;
@@ -33,4 +35,3 @@ pub use mori_core::{
 };
 pub use route::{Considered, RouteReport};
 pub use session::Session;
-pub use transfer::BatchItem;

@@ -3,26 +3,16 @@
 use std::sync::Arc;
 
 use mori_core::{
-    MemoryDesc, Op, Outcome, Piece, Result, Status, StatusCode, Timeout, TransferOptions, check, scan,
+    Error, MemoryDesc, Op, Outcome, Piece, Result, Status, StatusCode, Tag, Timeout, TransferOptions, check,
+    scan,
 };
 
+use crate::attached::Attached;
 use crate::backends::Carrier;
 use crate::engine::Core;
+use crate::peers::Peer;
 use crate::session::Session;
 use crate::{Engine, Memory, RouteReport};
-
-/// One transfer of a batch: pieces between one local and one remote region.
-#[derive(Clone, Debug)]
-pub struct BatchItem<'a> {
-    /// The memory on this side.
-    pub local: &'a Memory,
-    /// The memory on the peer's side.
-    pub remote: &'a MemoryDesc,
-    /// What to move.
-    pub pieces: &'a [Piece],
-    /// What else to say about the transfer.
-    pub options: TransferOptions,
-}
 
 impl Engine {
     /// Opens a session between two regions, over the preferred backend that can carry the pair.
@@ -36,7 +26,7 @@ impl Engine {
     /// [`ErrorKind::TimedOut`](crate::ErrorKind::TimedOut), [`ErrorKind::AccessDenied`](crate::ErrorKind::AccessDenied).
     /// Another backend is not tried then: a route that falls back in silence is one that is slow in silence.
     pub fn session(&self, local: &Memory, remote: &MemoryDesc) -> Result<Session> {
-        let session = self.0.open(local, remote, false);
+        let session = self.0.open(local, remote, Keep::No);
         if let Err(error) = &session {
             tracing::debug!(engine = %self.0.key, %error, "no session");
         }
@@ -90,37 +80,16 @@ impl Engine {
         pieces: &[Piece],
         options: TransferOptions,
     ) -> Status {
-        let tag = options.tag;
-        match self.0.prepare(local, remote, pieces, &options) {
-            Ok(Some(session)) => session.submit(op, pieces, options),
-            Ok(None) => Status::succeeded(tag),
-            Err(error) => {
-                tracing::debug!(engine = %self.0.key, %tag, %error, "transfer refused");
-                Status::failed(tag, error)
-            }
-        }
-    }
-
-    /// Submits one transfer for each item, over whatever backend carries its pair, and returns their statuses in the same
-    /// order. A bad item fails alone; the others are submitted.
-    ///
-    /// ```
-    /// use mori_engine::{Access, BatchItem, Engine, ErrorKind, Op, Piece, TransferOptions};
-    /// let engine = Engine::builder("decode-0").build()?;
-    /// let memory = engine.allocate(64, Access::READ_WRITE)?;
-    /// let desc = memory.desc();
-    /// let item = |pieces| BatchItem { local: &memory, remote: &desc, pieces, options: TransferOptions::default() };
-    /// let statuses = engine.batch(Op::Read, &[item(&[]), item(&[Piece::new(60, 0, 8)])]);
-    /// assert!(statuses[0].is_success());
-    /// assert_eq!(statuses[1].error().unwrap().kind(), ErrorKind::InvalidArgument);
-    /// # Ok::<(), mori_engine::Error>(())
-    /// ```
-    #[must_use = "each status says what became of its transfer"]
-    pub fn batch(&self, op: Op, items: &[BatchItem<'_>]) -> Vec<Status> {
-        let submit = |item: &BatchItem<'_>| {
-            self.submit(op, item.local, item.remote, item.pieces, item.options.clone())
+        let session = match self.0.prepare(local, remote, pieces, &options) {
+            Ok(Start::Nothing) => return Status::succeeded(options.tag),
+            Ok(Start::On(session)) => Ok(session),
+            Ok(Start::Unopened) => self.0.open(local, remote, Keep::Yes),
+            Err(error) => Err(error),
         };
-        items.iter().map(submit).collect()
+        match session {
+            Ok(session) => session.submit(op, pieces, options),
+            Err(error) => self.0.refuse(options.tag, error),
+        }
     }
 
     /// Waits for one transfer with the engine's policy; `None` waits without a bound, `Duration::ZERO` polls once.
@@ -165,34 +134,67 @@ impl Engine {
     }
 }
 
+/// What a submission needs.
+pub(crate) enum Start {
+    /// Nothing: there is nothing to do.
+    Nothing,
+    /// This session, which is open.
+    On(Session),
+    /// A session that has to be opened.
+    Unopened,
+}
+
+/// Whether a session is kept for the next transfer of its pair.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Keep {
+    Yes,
+    No,
+}
+
 impl Core {
-    /// The session to submit on, or nothing if there is nothing to do.
-    fn prepare(
+    /// Checks a submission and looks for an open session.
+    pub(crate) fn prepare(
         &self,
         local: &Memory,
         remote: &MemoryDesc,
         pieces: &[Piece],
         options: &TransferOptions,
-    ) -> Result<Option<Session>> {
+    ) -> Result<Start> {
         self.check_open()?;
         if let Some(session) = self.cache.get(local.id(), remote) {
-            return Ok(Some(session));
+            return Ok(Start::On(session));
         }
         // A wrong argument is the caller's mistake whether or not there is a route, and nothing needs none.
-        if check(pieces, options, local.len() as u64, remote.size)? == 0 && options.notify.is_none() {
-            return Ok(None);
-        }
-        self.open(local, remote, true).map(Some)
+        let bytes = check(pieces, options, local.len() as u64, remote.size)?;
+        Ok(if bytes == 0 && options.notify.is_none() { Start::Nothing } else { Start::Unopened })
     }
 
-    fn open(&self, local: &Memory, remote: &MemoryDesc, keep: bool) -> Result<Session> {
+    /// The status of a submission that is refused.
+    pub(crate) fn refuse(&self, tag: Tag, error: Error) -> Status {
+        tracing::debug!(engine = %self.key, %tag, %error, "transfer refused");
+        Status::failed(tag, error)
+    }
+
+    fn open(&self, local: &Memory, remote: &MemoryDesc, keep: Keep) -> Result<Session> {
         let (attached, peer) = self.route(local, remote)?;
+        self.connect(local, remote, &attached, &peer, keep)
+    }
+
+    /// Opens a session over a backend that was chosen.
+    pub(crate) fn connect(
+        &self,
+        local: &Memory,
+        remote: &MemoryDesc,
+        attached: &Attached,
+        peer: &Arc<Peer>,
+        keep: Keep,
+    ) -> Result<Session> {
         let carrier = attached.slot.session(local.region(), remote).map_err(|error| {
             error.context(format_args!("cannot reach engine {} over {}", remote.engine_key, attached.name))
         })?;
-        let session = Session::new(carrier, &attached, local, remote, self.default_deadline);
-        if keep {
-            let known = || self.peers.get(&remote.engine_key).is_some_and(|now| Arc::ptr_eq(&now, &peer));
+        let session = Session::new(carrier, attached, local, remote, self.default_deadline);
+        if keep == Keep::Yes {
+            let known = || self.peers.get(&remote.engine_key).is_some_and(|now| Arc::ptr_eq(&now, peer));
             let still_valid = || !attached.presence.ended() && self.is_registered(local) && known();
             self.cache.put(local.id(), remote, session.clone(), still_valid);
         }

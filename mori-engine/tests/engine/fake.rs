@@ -28,6 +28,8 @@ pub(crate) struct Script {
     pub(crate) hold: bool,
     /// Opening a session meets a test here twice: when it begins and before it ends.
     pub(crate) meeting: Option<Arc<Barrier>>,
+    /// With this peer only.
+    pub(crate) meeting_for: Option<EngineKey>,
 }
 
 /// Everything that a fake backend can do.
@@ -391,7 +393,8 @@ impl Backend for Fake {
         if let Some(error) = state.script.session.clone() {
             return Err(error);
         }
-        let meeting = state.script.meeting.clone();
+        let met = state.script.meeting_for.as_ref().is_none_or(|peer| *peer == remote.engine_key);
+        let meeting = state.script.meeting.clone().filter(|_| met);
         drop(state);
         if let Some(meeting) = meeting {
             meeting.wait();

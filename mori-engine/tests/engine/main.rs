@@ -4,6 +4,7 @@
 
 mod fake;
 
+mod batches;
 mod lifetimes;
 mod peers;
 mod registration;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mori_engine::{
-    Access, BatchItem, Capabilities, Engine, ErrorKind, MAX_NOTIFICATION, Memory, MemoryDesc, Notify, Op,
-    Piece, Status, StatusCode, Tag, TransferOptions,
+    Access, Capabilities, Engine, ErrorKind, MAX_NOTIFICATION, Memory, MemoryDesc, Notify, Op, Piece, Status,
+    Tag, TransferOptions,
 };
 
 use crate::fake::{ABLE, Net, introduce, while_opening, with};
@@ -102,53 +102,6 @@ fn one_bad_piece_fails_its_transfer_before_anything_moves() {
     assert_eq!(kind(&status), ErrorKind::InvalidArgument);
     assert!(status.message().contains("remote side of piece 1"), "{status:?}");
     assert_eq!(bytes(&local), (0..100).collect::<Vec<u8>>());
-}
-
-/// Within a batch a bad item fails alone, whatever is wrong with it.
-#[test]
-fn one_bad_item_fails_alone() {
-    let net = Net::default();
-    let (a, local, b, remote) = pair(&net);
-    let (c, _) = net.engine("c", "fake");
-    let gone = b.allocate(8, Access::READ_WRITE).unwrap();
-    b.deregister(&gone, None).unwrap();
-    let unknown = c.allocate(8, Access::READ_WRITE).unwrap();
-    let foreign = b.allocate(8, Access::READ_WRITE).unwrap();
-    let write_only = b.allocate(8, Access::WRITE_ONLY).unwrap();
-    let pieces = [Piece::new(0, 0, 8)];
-    let beyond = [Piece::new(0, 196, 5)];
-    let (remote, gone, unknown, write_only) = (remote.desc(), gone.desc(), unknown.desc(), write_only.desc());
-    let item = |local, remote, pieces, tag| BatchItem {
-        local,
-        remote,
-        pieces,
-        options: TransferOptions::tagged(tag),
-    };
-    let items: [BatchItem<'_>; 8] = [
-        item(&local, &remote, &pieces, 0),
-        item(&local, &remote, &beyond, 1),
-        item(&local, &gone, &pieces, 2),
-        item(&local, &unknown, &pieces, 3),
-        item(&foreign, &remote, &pieces, 4),
-        item(&local, &write_only, &pieces, 5),
-        item(&local, &remote, &[], 6),
-        item(&local, &remote, &pieces, 7),
-    ];
-    let statuses = a.batch(Op::Read, &items);
-    let outcome = a.wait_all(&statuses, None);
-    let found: Vec<(usize, Tag, StatusCode)> =
-        outcome.failed().iter().map(|member| (member.index, member.tag, member.code)).collect();
-    let expected = [
-        (1, ErrorKind::InvalidArgument),
-        (2, ErrorKind::NotFound),
-        (3, ErrorKind::BadState),
-        (4, ErrorKind::NotFound),
-        (5, ErrorKind::AccessDenied),
-    ];
-    assert_eq!(found, expected.map(|(index, kind)| (index, Tag(index as u64), StatusCode::Failure(kind))));
-    assert_eq!(outcome.succeeded(), 3);
-    assert_eq!(outcome.code(), StatusCode::Failure(ErrorKind::InvalidArgument));
-    assert!(a.batch(Op::Read, &[]).is_empty());
 }
 
 #[test]
