@@ -4,6 +4,7 @@
 mod check;
 mod fake;
 mod fake_harness;
+mod faulty;
 mod harness;
 mod mutants;
 mod suite;
@@ -11,6 +12,7 @@ mod suite;
 pub use check::{CaseResult, Problem};
 pub use fake::{FakeBackend, FakeConfig, FakeFabric};
 pub use fake_harness::FakeHarness;
+pub use faulty::{Fault, Faulty};
 pub use harness::{Abilities, Bounds, Harness, Node};
 pub use mutants::{Flaw, Mutant, mutants};
 pub use suite::{

@@ -104,7 +104,7 @@ impl Core {
     }
 
     pub(super) fn polls(&self) -> u64 {
-        self.polls.load(Ordering::SeqCst)
+        self.polls.load(Ordering::Relaxed)
     }
 
     pub(super) fn polls_of(&self, transfer: TransferId) -> u64 {
@@ -112,7 +112,7 @@ impl Core {
     }
 
     pub(super) fn hooks(&self) -> u64 {
-        self.hooks.load(Ordering::SeqCst)
+        self.hooks.load(Ordering::Relaxed)
     }
 
     pub(super) fn in_progress(&self) -> usize {
@@ -384,7 +384,7 @@ impl Core {
     }
 
     pub(super) fn poll(&self, transfer: TransferId) {
-        self.polls.fetch_add(1, Ordering::SeqCst);
+        self.polls.fetch_add(1, Ordering::Relaxed);
         *locked(&self.polls_of).entry(transfer).or_default() += 1;
         if self.has(Flaw::HookHoldsALock) {
             drop(locked(&self.hook));
@@ -437,7 +437,7 @@ impl Core {
     }
 
     pub(super) fn block_on(&self, transfer: TransferId) -> BlockOn {
-        self.hooks.fetch_add(1, Ordering::SeqCst);
+        self.hooks.fetch_add(1, Ordering::Relaxed);
         if !self.config.hook {
             return BlockOn::Unsupported;
         }

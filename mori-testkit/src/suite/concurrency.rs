@@ -181,7 +181,7 @@ fn under_traffic(bench: &Bench, meanwhile: impl FnOnce(&Peer, &Peer) -> CaseResu
         let (way, bound, stop) = (Way::of(&link), bench.bounds.transfer, Arc::clone(&stop));
         move || {
             let mut seed = 0;
-            while !stop.load(Ordering::SeqCst) {
+            while !stop.load(Ordering::Relaxed) {
                 way.work(seed, 5, 0, bound)?;
                 seed += 1;
             }
@@ -189,7 +189,7 @@ fn under_traffic(bench: &Bench, meanwhile: impl FnOnce(&Peer, &Peer) -> CaseResu
         }
     })?;
     let done = meanwhile(&link.a, &link.b);
-    stop.store(true, Ordering::SeqCst);
+    stop.store(true, Ordering::Relaxed);
     traffic.join(bench.bounds.transfer)??;
     done
 }

@@ -164,7 +164,7 @@ fn shutdown_while_other_threads_submit(bench: &Bench) -> CaseResult {
             bench.spawn("a submitting thread, across a shutdown", move || {
                 let op = if index % 2 == 0 { Op::Read } else { Op::Write };
                 let mut statuses = Vec::new();
-                while !stop.load(Ordering::SeqCst) && statuses.len() < 100_000 {
+                while !stop.load(Ordering::Relaxed) && statuses.len() < 100_000 {
                     statuses.push(session.submit(op, &[Piece::new(0, 0, 100)], &TransferOptions::default()));
                     std::thread::park_timeout(Duration::from_micros(50));
                 }
@@ -175,7 +175,7 @@ fn shutdown_while_other_threads_submit(bench: &Bench) -> CaseResult {
     bench.settled(|| Ok(()))?;
     let ended = shut(bench, &link.a);
     bench.settled(|| Ok(()))?;
-    stop.store(true, Ordering::SeqCst);
+    stop.store(true, Ordering::Relaxed);
     ended?;
     let mut failed = 0;
     for thread in threads {
