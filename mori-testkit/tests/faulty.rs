@@ -1,5 +1,12 @@
 //! Fault injection: each fault does what it says, every time the same.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "the helpers of tests fail by panicking"
+)]
+
 use std::sync::Arc;
 use std::time::Duration;
 
