@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use mori_core::{Access, Clock, ErrorKind, Location, ManualClock, Region, Timeout};
 
-use crate::support::{BOUND, TICK, Waiter};
+use crate::support::{BOUND, Lockstep, TICK, Waiter};
 
 fn region() -> Region {
     Region::zeroed(4096, Access::READ_WRITE).unwrap()
@@ -112,23 +112,23 @@ fn e3_a_pin_keeps_the_memory() {
 /// E3: pins and a close that race: either the pin came first and the close waited, or the pin is refused.
 #[test]
 fn e3_pins_that_race_with_a_close_are_refused_or_waited_for() {
-    for _ in 0..300 {
-        let region = region();
-        scope(|scope| {
-            let pinner = Waiter::start(scope, || match region.pin() {
-                Ok(pin) => {
-                    assert!(!pin.region().is_closed(), "closed under a pin");
-                    true
+    let regions: Vec<_> = (0..1000).map(|_| region()).collect();
+    let start = Lockstep::new(2);
+    scope(|scope| {
+        let pinner = Waiter::start(scope, || {
+            for (round, region) in regions.iter().enumerate() {
+                start.meet(round);
+                match region.pin() {
+                    Ok(pin) => assert!(!pin.region().is_closed(), "closed under a pin"),
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::NotFound),
                 }
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::NotFound);
-                    false
-                }
-            });
-            region.close(None, &Clock::system()).unwrap();
-            assert!(region.is_closed());
-            assert_eq!(region.pins(), 0);
-            pinner.end();
+            }
         });
-    }
+        for (round, region) in regions.iter().enumerate() {
+            start.meet(round);
+            region.close(None, &Clock::system()).unwrap();
+            assert_eq!((region.is_closed(), region.pins()), (true, 0));
+        }
+        pinner.end();
+    });
 }

@@ -1,7 +1,7 @@
 //! S1–S7: the states, and the two sides of a status.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
 use std::thread::{scope, spawn};
 
 use mori_core::{
@@ -10,7 +10,8 @@ use mori_core::{
 };
 
 use crate::support::{
-    BAD_STATE, BOUND, Fake, KINDS, Kind, PEER_LOST, TRANSPORT, Told, Waiter, broken, error, on,
+    BAD_STATE, BOUND, Fake, KINDS, Kind, Lockstep, PEER_LOST, TRANSPORT, Told, Waiter, broken, error, on,
+    spin_until,
 };
 
 fn apply(completer: &Completer, event: Event) -> Update {
@@ -77,70 +78,89 @@ fn s2_the_first_terminal_state_is_final() {
     }
 }
 
+/// Submitted statuses for many rounds of a race.
+fn pairs(rounds: usize) -> Vec<(Completer, Status)> {
+    let pairs: Vec<_> = (0..rounds).map(|_| Status::pair(Origin::detached())).collect();
+    pairs.iter().for_each(|(completer, _)| assert!(completer.submit().applied()));
+    pairs
+}
+
 /// S2, S3: of updates that race, exactly one applies, and the status ends with that one's code and message.
 #[test]
 fn s2_of_racing_updates_exactly_one_applies() {
-    for round in 0..300 {
-        let (completer, status) = Status::pair(Origin::detached());
-        completer.submit();
-        let told = Told::of(&status);
-        let start = Barrier::new(3);
-        let kinds = [None, Some(ErrorKind::Transport), Some(ErrorKind::PeerLost)];
-        let applied: Vec<_> = scope(|scope| {
-            let racers = kinds.map(|kind| {
-                let (completer, start) = (&completer, &start);
-                scope.spawn(move || {
-                    start.wait();
+    let pairs = pairs(500);
+    let told: Vec<_> = pairs.iter().map(|(_, status)| Told::of(status)).collect();
+    let kinds = [None, Some(ErrorKind::Transport), Some(ErrorKind::PeerLost)];
+    let start = Lockstep::new(kinds.len());
+    let applied = scope(|scope| {
+        let racers = kinds.map(|kind| {
+            let (pairs, start) = (&pairs, &start);
+            scope.spawn(move || {
+                let race = |(round, (completer, _)): (usize, &(Completer, Status))| {
+                    start.meet(round);
                     apply(completer, kind.map_or(Event::Succeed, Event::Fail)).applied()
-                })
-            });
-            racers.into_iter().map(|racer| racer.join().unwrap()).collect()
+                };
+                pairs.iter().enumerate().map(race).collect::<Vec<_>>()
+            })
         });
-        assert_eq!(applied.iter().filter(|applied| **applied).count(), 1, "round {round}: {applied:?}");
-        let winner = kinds[applied.iter().position(|applied| *applied).unwrap()];
+        racers.map(|racer| racer.join().unwrap())
+    });
+    for (round, (_, status)) in pairs.iter().enumerate() {
+        let winners: Vec<_> = (0..kinds.len()).filter(|racer| applied[*racer][round]).collect();
+        assert_eq!(winners.len(), 1, "round {round}: {winners:?}");
+        let winner = kinds[winners[0]];
         assert_eq!(status.code(), winner.map_or(StatusCode::Success, StatusCode::Failure));
         assert_eq!(status.message(), winner.map_or(String::new(), |kind| format!("message of {kind}")));
-        assert_eq!((told.count(), told.last()), (1, Some(status.code())));
+        assert_eq!((told[round].count(), told[round].last()), (1, Some(status.code())));
     }
 }
 
 /// S3: a reader that sees a failure's code sees its message, however soon it looks.
 #[test]
 fn s3_whoever_sees_the_code_sees_its_message() {
-    for _ in 0..1000 {
-        let (completer, status) = Status::pair(Origin::detached());
-        completer.submit();
-        scope(|scope| {
-            let reader = Waiter::start(scope, || {
-                while !status.code().is_terminal() {
-                    std::hint::spin_loop();
-                }
-                (status.error(), status.message())
-            });
-            completer.fail(broken());
-            assert_eq!(reader.end(), (Some(broken()), "the wire broke".to_owned()));
+    let pairs = pairs(1000);
+    let start = Lockstep::new(2);
+    scope(|scope| {
+        let reader = Waiter::start(scope, || {
+            for (round, (_, status)) in pairs.iter().enumerate() {
+                start.meet(round);
+                spin_until(|| status.code().is_terminal());
+                assert_eq!((status.error(), status.message()), (Some(broken()), "the wire broke".to_owned()));
+            }
         });
-    }
+        for (round, (completer, _)) in pairs.iter().enumerate() {
+            start.meet(round);
+            completer.fail(broken());
+        }
+        reader.end();
+    });
 }
 
 /// S3: a failure that comes too late leaves no message on a success, also for a reader that looks meanwhile.
 #[test]
 fn s3_a_failure_that_was_overtaken_leaves_no_message() {
-    for _ in 0..300 {
-        let (completer, status) = Status::pair(Origin::detached());
-        completer.submit();
-        let start = Barrier::new(3);
-        scope(|scope| {
-            scope.spawn(|| {
-                start.wait();
-                completer.succeed();
+    let pairs = pairs(200);
+    let start = Lockstep::new(3);
+    scope(|scope| {
+        for succeeds in [true, false] {
+            let (pairs, start) = (&pairs, &start);
+            scope.spawn(move || {
+                for (round, (completer, _)) in pairs.iter().enumerate() {
+                    start.meet(round);
+                    if succeeds {
+                        completer.succeed()
+                    } else {
+                        completer.fail(broken())
+                    };
+                }
             });
-            scope.spawn(|| {
-                start.wait();
-                completer.fail(broken());
-            });
-            start.wait();
-            for _ in 0..50 {
+        }
+        for (round, (_, status)) in pairs.iter().enumerate() {
+            start.meet(round);
+            let mut running = true;
+            while running {
+                running = !status.code().is_terminal();
+                std::thread::yield_now();
                 let failure = status.error();
                 match status.code() {
                     StatusCode::Success => assert_eq!(failure, None),
@@ -148,8 +168,44 @@ fn s3_a_failure_that_was_overtaken_leaves_no_message() {
                     code => assert_eq!((code, failure), (StatusCode::InProgress, None)),
                 }
             }
+            assert_eq!(status.error().is_some(), status.is_failure());
+            assert_eq!(status.message().is_empty(), status.is_success());
+        }
+    });
+}
+
+/// S2: a note that races with the end of its transfer is either there before, or ignored; it never replaces a failure's
+/// message, and says which it was.
+#[test]
+fn s2_a_note_that_races_with_the_end_is_ignored_or_came_before() {
+    let pairs = pairs(1000);
+    let start = Lockstep::new(2);
+    let noted = scope(|scope| {
+        let writer = Waiter::start(scope, || {
+            let mut noted = Vec::new();
+            for (round, (completer, _)) in pairs.iter().enumerate() {
+                start.meet(round);
+                noted.push(completer.note("nearly done").applied());
+            }
+            noted
         });
-        assert_eq!(status.error().is_some(), status.is_failure());
+        for (round, (completer, _)) in pairs.iter().enumerate() {
+            start.meet(round);
+            if round % 2 == 0 {
+                completer.succeed()
+            } else {
+                completer.fail(broken())
+            };
+        }
+        writer.end()
+    });
+    for (round, (_, status)) in pairs.iter().enumerate() {
+        let expected = match (round % 2 == 0, noted[round]) {
+            (false, _) => "the wire broke",
+            (true, true) => "nearly done",
+            (true, false) => "",
+        };
+        assert_eq!(status.message(), expected, "round {round}");
     }
 }
 
@@ -168,9 +224,7 @@ fn s4_data_is_visible_before_the_status() {
         };
         scope(|scope| {
             let spinning = Waiter::start(scope, || {
-                while !statuses.iter().all(Status::is_success) {
-                    std::hint::spin_loop();
-                }
+                spin_until(|| statuses.iter().all(Status::is_success));
                 read()
             });
             let sleeping = Waiter::start(scope, || {

@@ -359,6 +359,37 @@ impl<'scope, T: Send + 'scope> Waiter<'scope, T> {
     }
 }
 
+/// Brings threads to the same point again and again, close enough together to race for what comes next.
+pub(crate) struct Lockstep {
+    threads: usize,
+    arrived: AtomicUsize,
+}
+
+impl Lockstep {
+    pub(crate) fn new(threads: usize) -> Self {
+        Self { threads, arrived: AtomicUsize::new(0) }
+    }
+
+    /// Returns when every thread has come to this round, counted from zero.
+    pub(crate) fn meet(&self, round: usize) {
+        self.arrived.fetch_add(1, Ordering::AcqRel);
+        spin_until(|| self.arrived.load(Ordering::Acquire) >= self.threads * (round + 1));
+    }
+}
+
+/// Looks again and again, giving the processor away now and then so that others get there.
+pub(crate) fn spin_until(reached: impl Fn() -> bool) {
+    let mut looks = 0_u32;
+    while !reached() {
+        looks += 1;
+        if looks.is_multiple_of(200) {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
 /// Counts what it is told, and keeps the last code.
 #[derive(Default)]
 pub(crate) struct Told {
