@@ -36,7 +36,7 @@ pub enum Repoll {
     AtDeadline,
     /// Polls again after `first`, then after twice as long each time, up to `most`.
     Backoff {
-        /// The first pause; zero is taken as one microsecond.
+        /// The first pause; less than one microsecond is taken as one.
         first: Duration,
         /// The longest pause.
         most: Duration,
@@ -74,7 +74,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     pub(crate) fn pause(&mut self) -> Duration {
         let pause = self.next;
-        self.next = (self.next * 2).min(self.most);
+        self.next = self.next.saturating_mul(2).min(self.most);
         pause
     }
 }

@@ -10,11 +10,12 @@ pub(super) use real::watch;
 
 #[cfg(not(any(mori_loom, mori_shuttle)))]
 mod real {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::{Arc, Weak};
 
     use super::super::Repoll;
     use super::super::many::Gate;
-    use crate::status::Status;
+    use crate::status::{Status, StatusCode};
     use crate::sync::{Condvar, Mutex};
     use crate::time::{Clock, Deadline};
 
@@ -30,7 +31,11 @@ mod real {
             if gate.is_open() {
                 return false;
             }
-            self.statuses.retain(|status| !status.poll().is_terminal());
+            // A backend that panics here has no caller to tell. It is polled on: other futures need this thread, and its
+            // own may still be resolved by a later poll or an update.
+            self.statuses.retain(|status| {
+                !catch_unwind(AssertUnwindSafe(|| status.poll())).is_ok_and(StatusCode::is_terminal)
+            });
             !self.statuses.is_empty()
         }
     }

@@ -140,6 +140,23 @@ fn f1_a_backend_without_notifier_is_driven_for_futures() {
     }
 }
 
+/// F1: a backend that panics while it is driven does not end the driving, neither its own nor that of others.
+#[test]
+fn f1_a_panicking_poll_does_not_end_the_driving() {
+    let (bad, good) = (Fake::new(Kind::Polled), Fake::new(Kind::Polled));
+    let (first, second) = (bad.submit(), good.submit());
+    bad.on_poll(&first, 1, |_| std::panic::resume_unwind(Box::new("the backend's bug")));
+    scope(|scope| {
+        let of_bad = Waiter::start(scope, || block_on(&first));
+        bad.await_polls(&first, 1);
+        let of_good = Waiter::start(scope, || block_on(&second));
+        good.ready(&second, Ok(()));
+        assert_eq!(of_good.end(), StatusCode::Success);
+        bad.ready(&first, Err(broken()));
+        assert_eq!(of_bad.end(), TRANSPORT);
+    });
+}
+
 /// F1: the thread that drives such backends ends when there is nothing to drive, and comes back.
 #[test]
 fn f1_driving_starts_again_after_a_pause() {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{scope, spawn};
 
 use mori_core::{
-    Access, Backend, Completer, ErrorKind, Event, ManualClock, Origin, Region, Status, StatusCode, Tag,
-    Transition, Update, scan, transition, wait_all,
+    Access, Backend, Completer, ErrorKind, Event, ManualClock, Observe, Origin, Region, Status, StatusCode,
+    Tag, Transition, Update, scan, transition, wait_all,
 };
 
 use crate::support::{
@@ -430,13 +430,39 @@ fn s7_a_batch_that_fails_half_way_leaves_nobody_in_progress() {
     assert_eq!(outcome.failed().iter().map(|member| member.index).collect::<Vec<_>>(), [2, 3, 4]);
 }
 
+/// S7, W7: an observer that panics keeps nobody else from being told; the panic reaches the completing thread.
+#[test]
+fn s7_a_panicking_observer_keeps_nobody_from_being_told() {
+    struct Panics;
+    impl Observe for Panics {
+        fn on_terminal(&self, _code: StatusCode) {
+            std::panic::resume_unwind(Box::new("the observer's bug"));
+        }
+    }
+    let (completer, status) = Status::pair(Origin::detached());
+    completer.submit();
+    let clock = ManualClock::new();
+    let before = Told::of(&status);
+    assert!(status.subscribe(Arc::new(Panics)));
+    scope(|scope| {
+        let many = Waiter::start(scope, || on(&clock).wait_all(&[&status], None));
+        many.asleep(&clock, 1);
+        let completing = Waiter::start(scope, || {
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| completer.succeed())).is_err()
+        });
+        assert!(completing.end());
+        assert!(many.end().is_success());
+    });
+    assert_eq!((before.count(), status.code()), (1, StatusCode::Success));
+}
+
 /// S7: a subscription that is taken back is not told; the others are.
 #[test]
 fn an_unsubscribed_observer_is_not_told() {
     let fake = Fake::new(Kind::Notifier);
     let status = fake.submit();
     let told: Vec<_> = (0..3).map(|_| Told::of(&status)).collect();
-    let second: Arc<dyn mori_core::Observe> = Arc::<Told>::clone(&told[1]);
+    let second: Arc<dyn Observe> = Arc::<Told>::clone(&told[1]);
     status.unsubscribe(&second);
     fake.succeed(&status);
     assert_eq!(told.iter().map(|told| told.count()).collect::<Vec<_>>(), [1, 0, 1]);

@@ -315,3 +315,21 @@ fn a_panicking_poll_hurts_only_its_caller() {
         assert_eq!(waiter.end(), StatusCode::Success);
     });
 }
+
+/// W9: pauses as long as there are none longer do not overflow; the poll at the deadline comes all the same.
+#[test]
+fn w9_a_backoff_of_any_length_is_taken() {
+    let fake = Fake::new(Kind::Polled);
+    let status = fake.submit();
+    let clock = ManualClock::new();
+    for (sleeps, first) in [(1, Duration::MAX), (2, Duration::MAX / 2 + TICK)] {
+        let policy = repolling(&clock, first, Duration::MAX);
+        scope(|scope| {
+            let waiter = Waiter::start(scope, || status.wait_with(BOUND, &policy));
+            waiter.asleep(&clock, sleeps);
+            clock.advance(BOUND);
+            assert_eq!(waiter.end(), StatusCode::InProgress);
+        });
+    }
+    assert_eq!(fake.polls(&status), 4);
+}
