@@ -7,7 +7,7 @@
 
 mod arrows;
 mod ci;
-mod loom;
+mod models;
 mod tidy;
 mod tools;
 mod workspace;
@@ -98,6 +98,6 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Tidy { list: false } => Ok(tidy::run(&Workspace::load()?)?.0),
         Task::Arrows => Ok(arrows::run(&Workspace::load()?)?.0),
-        Task::Loom { filter } => Ok(loom::run(&Workspace::load()?, filter.as_deref())?.0),
+        Task::Loom { filter } => Ok(models::run(&Workspace::load()?, filter.as_deref())?.0),
     }
 }

@@ -6,7 +6,7 @@
 use super::{Job, Plan, Step, Work, features};
 use crate::workspace::Crate;
 use crate::workspace::Workspace;
-use crate::{arrows, loom, tidy, tools};
+use crate::{arrows, models, tidy, tools};
 
 /// Every step, in the order in which they run: quick answers first.
 pub(super) const ALL: &[Step] = &[
@@ -39,7 +39,7 @@ pub(super) const ALL: &[Step] = &[
         name: "loom",
         about: "the models of the waits hold, and every mutant is rejected",
         tool: None,
-        work: Work::Call(|workspace| loom::run(workspace, None)),
+        work: Work::Call(|workspace| models::run(workspace, None)),
     },
 ];
 

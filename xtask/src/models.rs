@@ -79,16 +79,16 @@ impl Ran {
 ///
 /// When a build fails or the list of mutants cannot be read.
 pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<(bool, String)> {
-    let loom = build(&workspace.root, "loom")?;
-    let shuttle = build(&workspace.root, "shuttle")?;
-    let listed = words_of(&loom, &[LIST, "--exact", "--nocapture"])?;
+    let every = build(&workspace.root, "loom")?;
+    let random = build(&workspace.root, "shuttle")?;
+    let listed = words_of(&every, &[LIST, "--exact", "--nocapture"])?;
     let mutants = mutants(&listed);
     if mutants.is_empty() {
         bail!("`{LIST}` names no mutant");
     }
-    let mut runs = models(&words_of(&loom, &["--list"])?, "loom");
+    let mut runs = models(&words_of(&every, &["--list"])?, "loom");
     runs.extend(mutants);
-    runs.extend(models(&words_of(&shuttle, &["--list"])?, "shuttle"));
+    runs.extend(models(&words_of(&random, &["--list"])?, "shuttle"));
     if let Some(filter) = filter {
         runs.retain(|run| {
             run.model.contains(filter) || run.mutant.as_ref().is_some_and(|name| name.contains(filter))
@@ -97,8 +97,8 @@ pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<(bool, 
     if runs.is_empty() {
         bail!("no model and no mutant has `{}` in its name", filter.unwrap_or_default());
     }
-    let programs = |run: &Run| if run.checker == "loom" { &loom } else { &shuttle };
-    let rows = all(&runs, |run| attempt(programs(run), run, LIMIT))?;
+    let program = |run: &Run| if run.checker == "loom" { &every } else { &random };
+    let rows = all(&runs, |run| attempt(program(run), run, LIMIT))?;
     print!("{}", table(&rows));
     let bad = rows.iter().filter(|row| !row.is_good()).count();
     let mutants = rows.iter().filter(|row| row.run.mutant.is_some()).count();
