@@ -8,6 +8,7 @@
 mod arrows;
 mod ci;
 mod models;
+mod sanitizer;
 mod tidy;
 mod tools;
 mod workspace;
@@ -63,6 +64,8 @@ enum Task {
     },
     /// Check which crate depends on which.
     Arrows,
+    /// Run the tests and models of the core on real threads under ThreadSanitizer.
+    Tsan,
     /// Run the models of the waits, and every mutant against the model that has to reject it.
     Loom {
         /// Only models and mutants with this in their names.
@@ -98,6 +101,7 @@ fn run(task: Task) -> Result<bool> {
         }
         Task::Tidy { list: false } => Ok(tidy::run(&Workspace::load()?)?.0),
         Task::Arrows => Ok(arrows::run(&Workspace::load()?)?.0),
+        Task::Tsan => sanitizer::run(&Workspace::load()?),
         Task::Loom { filter } => Ok(models::run(&Workspace::load()?, filter.as_deref())?.0),
     }
 }

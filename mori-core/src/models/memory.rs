@@ -1,9 +1,35 @@
-//! Pins against closing a region (E3).
+//! A region's bytes against the status (S4), and pins against closing a region (E3).
 
-use super::Bytes;
+use super::{Bytes, in_progress};
 use crate::memory::{Access, Region};
 use crate::sync::{model, thread};
 use crate::time::{Clock, Timeout};
+
+/// S4 with plain memory: what was copied in before the success is copied out after it. The checkers do not watch plain
+/// memory; a sanitizer that runs this on real threads does.
+#[test]
+fn a_regions_bytes_are_there_when_the_status_says_so() {
+    model(|| {
+        let region = Region::zeroed(64, Access::LOCAL).unwrap();
+        let (completer, status) = in_progress();
+        let target = region.clone();
+        let writer = thread::spawn(move || {
+            target.write_at(0, &[7; 64]).unwrap();
+            completer.succeed();
+        });
+        let look = |when: &str| {
+            let mut bytes = [0; 64];
+            region.read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [7; 64], "{when}");
+        };
+        if status.is_success() {
+            look("without a lock");
+        }
+        assert!(status.wait(None).is_success());
+        look("after the wait");
+        writer.join().unwrap();
+    });
+}
 
 /// E3: a pin is given out before the region is closed, which then waits for it, or not at all.
 #[test]
