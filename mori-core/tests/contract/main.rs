@@ -3,7 +3,7 @@
 //! Each test names the rule it would catch being broken. Waiters run on threads of their own and are joined; time is a clock
 //! moved by hand, whose count of sleeps tells when a waiter is asleep; polls and hooks are counted by a scripted backend.
 
-#![cfg(not(mori_loom))]
+#![cfg(not(any(mori_loom, mori_shuttle)))]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod cancel;
