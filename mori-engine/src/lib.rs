@@ -25,6 +25,8 @@ pub use builder::EngineBuilder;
 pub use engine::Engine;
 pub use fd::StatusFd;
 pub use memory::Memory;
+// The engine has a Session of its own; backends implement this one.
+pub use mori_core::Session as BackendSession;
 pub use mori_core::{
     Access, Attachment, Backend, BackendContext, BlockOn, Capabilities, CapabilitySet, Cause, Clock,
     Completer, Completion, EngineDesc, EngineKey, Error, ErrorKind, Gathering, Location, MAX_NOTIFICATION,

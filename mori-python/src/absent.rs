@@ -1,0 +1,70 @@
+//! A transport that may be created on every machine and carries nothing on this one, so that a route can say why.
+
+use std::sync::Arc;
+
+use mori_engine::{
+    Attachment, Backend, BackendContext, BackendSession, Capabilities, EngineDesc, EngineKey, Error,
+    ErrorKind, MemoryDesc, Region, RegionId, Result, TransferId, TransportBlob,
+};
+
+/// The engine's name of the GPU-to-GPU transport.
+pub(crate) const XGMI: &str = "xgmi";
+
+/// The GPU-to-GPU transport of a build that has none: programs create it whether or not there is a GPU.
+pub(crate) fn xgmi() -> Arc<dyn Backend> {
+    Arc::new(Absent { name: XGMI, why: "this build of the package has no XGMI transport" })
+}
+
+struct Absent {
+    name: &'static str,
+    why: &'static str,
+}
+
+impl Absent {
+    fn error(&self) -> Error {
+        Error::new(ErrorKind::Unavailable, self.why)
+    }
+}
+
+impl Backend for Absent {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::default()
+    }
+
+    fn has_notifier(&self) -> bool {
+        true
+    }
+
+    fn poll_progress(&self, _transfer: TransferId) {}
+
+    fn attach(&self, _context: BackendContext) -> Result<Attachment> {
+        Ok(Attachment::default())
+    }
+
+    fn register(&self, _region: &Region) -> Result<Option<TransportBlob>> {
+        Ok(None)
+    }
+
+    fn deregister(&self, _region: RegionId) {}
+
+    fn add_peer(&self, _peer: &EngineDesc) -> Result<()> {
+        // NotFound is what the engine takes without a line in its log.
+        Err(Error::new(ErrorKind::NotFound, self.why))
+    }
+
+    fn remove_peer(&self, _peer: &EngineKey) {}
+
+    fn route(&self, _local: &Region, _remote: &MemoryDesc) -> Result<()> {
+        Err(self.error())
+    }
+
+    fn session(&self, _local: &Region, _remote: &MemoryDesc) -> Result<Arc<dyn BackendSession>> {
+        Err(self.error())
+    }
+
+    fn shutdown(&self) {}
+}

@@ -1,0 +1,160 @@
+//! Python's values as the engine's: numbers, lists of numbers, pieces, bounds. Whatever does not fit is a `TypeError` that
+//! names the argument; nothing is rounded or wrapped.
+
+use std::time::Duration;
+
+use mori_engine::{Error, ErrorKind, Piece, Timeout};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PySequence, PyTuple};
+
+use crate::status::TransferStatus;
+
+/// An integer from 0 to 2**64-1, numpy's included.
+pub(crate) fn unsigned(value: &Bound<'_, PyAny>, what: &str) -> PyResult<u64> {
+    value.extract::<u64>().map_err(|error| unfit(error, value, what))
+}
+
+/// Keeps what somebody's `__index__` has raised, and says of the rest which argument it was.
+#[cold]
+fn unfit(error: PyErr, value: &Bound<'_, PyAny>, what: &str) -> PyErr {
+    let py = value.py();
+    if !error.is_instance_of::<PyTypeError>(py) && !error.is_instance_of::<PyOverflowError>(py) {
+        return error;
+    }
+    let shown = value.repr().map_or_else(|_| "a value".to_owned(), |text| short(&text.to_string_lossy()));
+    PyTypeError::new_err(format!("{what} must be an integer from 0 to 2**64-1, not {shown}"))
+}
+
+/// At most the first 60 characters.
+fn short(text: &str) -> String {
+    let mut short: String = text.chars().take(60).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
+
+/// A sequence of such integers: a list, a tuple, another sequence, or an array that makes a list of itself.
+pub(crate) fn numbers(values: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64>> {
+    if let Ok(list) = values.cast::<PyList>() {
+        // The list may shrink meanwhile, through an `__index__`; the iterator sees that.
+        let mut numbers = Vec::with_capacity(list.len());
+        for value in list.iter() {
+            numbers.push(unsigned(&value, what)?);
+        }
+        return Ok(numbers);
+    }
+    if let Ok(tuple) = values.cast::<PyTuple>() {
+        return tuple.iter_borrowed().map(|value| unsigned(&value, what)).collect();
+    }
+    if let Ok(listed) = values.call_method0(pyo3::intern!(values.py(), "tolist")) {
+        if let Ok(list) = listed.cast::<PyList>() {
+            return list.iter().map(|value| unsigned(&value, what)).collect();
+        }
+    }
+    let sequence = sequence(values, what)?;
+    sequence.try_iter()?.map(|value| unsigned(&value?, what)).collect()
+}
+
+/// Refuses what is no sequence: `None`, a number, an iterator.
+pub(crate) fn sequence<'a, 'py>(
+    values: &'a Bound<'py, PyAny>,
+    what: &str,
+) -> PyResult<&'a Bound<'py, PySequence>> {
+    values.cast::<PySequence>().map_err(|_| {
+        let name =
+            values.get_type().name().map_or_else(|_| "something else".to_owned(), |name| name.to_string());
+        PyTypeError::new_err(format!("{what} must be a list, not {name}"))
+    })
+}
+
+/// The members of a list or another sequence.
+pub(crate) fn items<'py>(values: &Bound<'py, PyAny>, what: &str) -> PyResult<Vec<Bound<'py, PyAny>>> {
+    if let Ok(list) = values.cast::<PyList>() {
+        return Ok(list.iter().collect());
+    }
+    sequence(values, what)?.try_iter()?.collect()
+}
+
+/// The pieces of a transfer; an error of the transfer, not an exception, if the three lists are not of one length.
+pub(crate) fn pieces(
+    local: &Bound<'_, PyAny>,
+    remote: &Bound<'_, PyAny>,
+    sizes: &Bound<'_, PyAny>,
+) -> PyResult<Result<Vec<Piece>, Error>> {
+    let local = numbers(local, "each local offset")?;
+    let remote = numbers(remote, "each remote offset")?;
+    let sizes = numbers(sizes, "each size")?;
+    if local.len() != remote.len() || local.len() != sizes.len() {
+        return Ok(Err(Error::new(
+            ErrorKind::InvalidArgument,
+            format!(
+                "{} local offsets, {} remote offsets and {} sizes are not of one length",
+                local.len(),
+                remote.len(),
+                sizes.len()
+            ),
+        )));
+    }
+    let pieces = local.into_iter().zip(remote).zip(sizes);
+    Ok(Ok(pieces.map(|((local, remote), length)| Piece::new(local, remote, length)).collect()))
+}
+
+/// A bound in milliseconds: negative is none, zero polls.
+pub(crate) fn milliseconds(value: &Bound<'_, PyAny>) -> PyResult<Timeout> {
+    let millis = value.extract::<i64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
+            PyTypeError::new_err("timeout_ms does not fit 64 bits; -1 is no bound")
+        } else {
+            error
+        }
+    })?;
+    Ok(Timeout::from_millis(millis))
+}
+
+/// A bound in seconds: `None` is none, zero polls.
+pub(crate) fn seconds(value: Option<f64>, what: &str) -> PyResult<Timeout> {
+    Ok(match duration(value, what)? {
+        None => Timeout::Unbounded,
+        Some(bound) => Timeout::from(bound),
+    })
+}
+
+/// A time in seconds; infinity, or more than a duration can hold, is none.
+pub(crate) fn duration(value: Option<f64>, what: &str) -> PyResult<Option<Duration>> {
+    match value {
+        None => Ok(None),
+        Some(seconds) if seconds >= 0.0 => {
+            let bound = Duration::try_from_secs_f64(seconds).ok();
+            // A bound is never shortened to zero by rounding.
+            Ok(bound.map(|bound| if seconds > 0.0 { bound.max(Duration::from_nanos(1)) } else { bound }))
+        }
+        Some(seconds) => {
+            Err(PyValueError::new_err(format!("{what} must be seconds from 0 on or None, not {seconds}")))
+        }
+    }
+}
+
+/// The statuses of a list; `None` members are left out if `skip_none`.
+pub(crate) fn statuses(values: &Bound<'_, PyAny>, skip_none: bool) -> PyResult<Vec<mori_engine::Status>> {
+    let mut statuses = Vec::new();
+    let mut take = |value: &Bound<'_, PyAny>| -> PyResult<()> {
+        match value.cast::<TransferStatus>() {
+            Ok(status) => statuses.push(status.get().checked()?.clone()),
+            Err(_) if skip_none && value.is_none() => {}
+            Err(_) => {
+                return Err(PyTypeError::new_err(format!(
+                    "each status must be a TransferStatus, not {}",
+                    value.get_type().name()?
+                )));
+            }
+        }
+        Ok(())
+    };
+    match values.cast::<PyList>() {
+        Ok(list) => list.iter().try_for_each(|value| take(&value))?,
+        Err(_) => sequence(values, "the statuses")?.try_iter()?.try_for_each(|value| take(&value?))?,
+    }
+    Ok(statuses)
+}
