@@ -44,7 +44,7 @@ pub(super) const ALL: &[Rule] = &[
     rule("ignored", "no test or example is ignored without a reason", calls::ignored),
     rule(
         "locks",
-        "one module names parking_lot, loom and, in core, std's locks: mori-core/src/sync.rs",
+        "one module of a crate names parking_lot, its sync.rs; core takes all of its locks from there",
         owners::locks,
     ),
     rule("foreign", "one module per crate names ibverbs, libloading and their symbols", owners::foreign),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::source::{Area, RustFile};
-use super::super::{Level, Report, Tree};
+use super::super::{Report, Tree};
 
 const SYNC: &str = "mori-core/src/sync";
 const VERBS: &str = "mori-rdma/src/verbs";
@@ -12,7 +12,7 @@ const MODELLED: [&str; 3] = ["parking_lot", "loom", "shuttle"];
 const LOCKS: [&str; 3] = ["Mutex", "Condvar", "RwLock"];
 
 /// `locks`: core takes its locks from its `sync`, so that models can put theirs in their place. Other crates have no
-/// models of their own and are warned only.
+/// models of their own; they name `parking_lot` in one module, their `sync.rs`, or use the locks of std.
 pub(super) fn locks(tree: &Tree, report: &mut Report) {
     let product = |file: &&RustFile| file.area == Area::Src && !file.is_in(SYNC);
     for file in tree.rust.iter().filter(product) {
@@ -21,10 +21,10 @@ pub(super) fn locks(tree: &Tree, report: &mut Report) {
                 let message =
                     format!("`{name}` is named in mori-core/src/sync.rs only; use what `crate::sync` offers");
                 report.refuse(&file.path, line, message);
-            } else if MODELLED.contains(&name) {
+            } else if MODELLED.contains(&name) && !file.path.ends_with("/src/sync.rs") {
                 let message =
-                    format!("one module names `{name}`, core's `sync`; the locks of std serve here");
-                report.add(Level::Warned, &file.path, line, message);
+                    format!("`{name}` is named in the crate's `src/sync.rs` only; use what `crate::sync` offers");
+                report.refuse(&file.path, line, message);
             }
         }
         if file.krate == "mori-core" {
@@ -182,8 +182,7 @@ pub(super) fn backends(tree: &Tree, report: &mut Report) {
 
 #[cfg(test)]
 mod tests {
-    use crate::tidy::Level;
-    use crate::tidy::testing::{refused, refused_lines, report};
+    use crate::tidy::testing::{refused, refused_lines};
 
     #[test]
     fn locks_come_from_sync() {
@@ -195,8 +194,8 @@ mod tests {
             refused_lines("locks", "mori-core/src/wait.rs", "use std::sync;\nfn f(x: sync::Mutex<u8>) {}"),
             [2]
         );
-        let elsewhere = report("locks", &[("mori-tcp/src/lib.rs", "use parking_lot::Mutex;")]).findings;
-        assert_eq!(elsewhere.iter().map(|finding| finding.level).collect::<Vec<_>>(), [Level::Warned]);
+        assert_eq!(refused_lines("locks", "mori-tcp/src/lib.rs", "use parking_lot::Mutex;"), [1]);
+        assert_eq!(refused_lines("locks", "mori-tcp/src/sync.rs", "pub use parking_lot::Mutex;"), [0; 0]);
         assert_eq!(refused_lines("locks", "mori-core/src/sync.rs", bad), [0; 0]);
         assert_eq!(refused_lines("locks", "mori-core/tests/model.rs", "use loom::thread;"), [0; 0]);
         let good = "use std::sync::{Arc, atomic::AtomicU8};\nuse crate::sync::Mutex;\n// parking_lot\n\
