@@ -8,6 +8,8 @@ use super::super::{Report, Tree};
 const SYNC: &str = "mori-core/src/sync";
 const VERBS: &str = "mori-rdma/src/verbs";
 const HIP: &str = "mori-xgmi/src/hip";
+/// Crates that stand in for device libraries, by their symbols and their ABI.
+const STAND_INS: [&str; 2] = ["mori-testkit", "mori-hip-sim"];
 const MODELLED: [&str; 3] = ["parking_lot", "loom", "shuttle"];
 const LOCKS: [&str; 3] = ["Mutex", "Condvar", "RwLock"];
 
@@ -81,7 +83,7 @@ fn owners_of(name: &str, file: &RustFile, line: usize) -> Option<&'static [&'sta
         _ => {}
     }
     // Stand-ins for the libraries define the same symbols.
-    if file.krate == "mori-testkit" || file.area != Area::Src || file.is_test(line) {
+    if STAND_INS.contains(&file.krate.as_str()) || file.area != Area::Src || file.is_test(line) {
         return None;
     }
     if name.starts_with("ibv_") {
@@ -121,7 +123,7 @@ pub(super) fn unsafe_code(tree: &Tree, report: &mut Report) {
     let in_suite = |file: &RustFile| SUITE.iter().any(|suite| file.is_in(suite));
     for file in tree.rust.iter().filter(|file| file.area == Area::Src) {
         let row = UNSAFE.iter().find(|row| row.krate == file.krate);
-        let free = if file.krate == TESTKIT {
+        let free = if STAND_INS.contains(&file.krate.as_str()) {
             !in_suite(file)
         } else {
             row.is_some_and(|row| {
