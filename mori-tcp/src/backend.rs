@@ -79,6 +79,11 @@ impl TcpBackend {
                 .map_err(failed)?;
             self.shared.threads.lock().push(thread);
         }
+        // A shutdown that came meanwhile may have missed the threads.
+        if let Err(error) = self.shared.check_open() {
+            self.shared.shut_down();
+            return Err(error);
+        }
         Ok(())
     }
 

@@ -80,6 +80,9 @@ impl Default for TcpConfig {
     }
 }
 
+/// The longest timeout that is taken; longer ones may be none that the clock can express.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The most pieces of one request; a transfer with more is sent as several.
 pub(crate) const MAX_PIECES: u32 = 1 << 16;
 
@@ -97,11 +100,11 @@ impl TcpConfig {
         if !(1..=64).contains(&self.io_threads) {
             return wrong("io_threads must be 1 to 64");
         }
-        if self.connect_timeout.is_zero() {
-            return wrong("connect_timeout must be greater than zero");
+        if self.connect_timeout.is_zero() || self.connect_timeout > LONGEST {
+            return wrong("connect_timeout must be greater than zero, and at most a year");
         }
-        if self.peer_timeout < Duration::from_millis(10) {
-            return wrong("peer_timeout must be at least 10 ms");
+        if !(Duration::from_millis(10)..=LONGEST).contains(&self.peer_timeout) {
+            return wrong("peer_timeout must be 10 ms to a year");
         }
         if self.stripe_bytes == 0 {
             return wrong("stripe_bytes must be greater than zero");
@@ -136,7 +139,9 @@ mod tests {
             (TcpConfig { connections: 0, ..good.clone() }, "connections"),
             (TcpConfig { io_threads: 65, ..good.clone() }, "io_threads"),
             (TcpConfig { connect_timeout: Duration::ZERO, ..good.clone() }, "connect_timeout"),
+            (TcpConfig { connect_timeout: Duration::MAX, ..good.clone() }, "connect_timeout"),
             (TcpConfig { peer_timeout: Duration::ZERO, ..good.clone() }, "peer_timeout"),
+            (TcpConfig { peer_timeout: Duration::MAX, ..good.clone() }, "peer_timeout"),
             (TcpConfig { stripe_bytes: 0, ..good.clone() }, "stripe_bytes"),
             (TcpConfig { chunk_bytes: 1, ..good.clone() }, "chunk_bytes"),
             (TcpConfig { busy_window: Duration::from_secs(1), ..good.clone() }, "busy_window"),

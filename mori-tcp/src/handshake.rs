@@ -5,7 +5,7 @@
 //! 1. initiator → target, *hello*: magic, lowest and highest version, 32 random bytes
 //! 2. target → initiator, *challenge*: magic, the version (zero: none in common) and its own range, whether a secret is
 //!    required, 32 random bytes
-//! 3. initiator → target, *proof*: a keyed hash (HMAC-SHA-256, RFC 2104) over both random strings
+//! 3. initiator → target, *proof*: a keyed hash (HMAC-SHA-256, RFC 2104) over both random strings and the secret's length
 //! 4. target → initiator, *accept*: its own keyed hash, over other words so that neither can be echoed; its identity
 //! 5. initiator → target, *identity*
 //!
@@ -91,6 +91,8 @@ fn proof(secret: Option<&Secret>, side: &str, initiator: &Nonce, target: &Nonce)
         .unwrap_or_else(|_| Hmac::<Sha256>::new(&Default::default()));
     mac.update(MAGIC);
     mac.update(side.as_bytes());
+    // The hash pads short keys with zeros; with the length, no secret equals another, nor none.
+    mac.update(&(secret.map_or(0, |secret| secret.bytes().len()) as u64).to_le_bytes());
     mac.update(initiator);
     mac.update(target);
     mac
@@ -250,6 +252,16 @@ mod tests {
         for (one, other) in [(Some("a"), Some("b")), (None, Some("b")), (Some("a"), None)] {
             assert_eq!(run(one, other).unwrap_err().kind(), ErrorKind::AccessDenied, "{one:?} {other:?}");
         }
+        assert!(run(Some("a"), Some("a\0")).is_err(), "the hash alone takes both for one");
+    }
+
+    #[test]
+    fn a_secret_of_zeros_is_not_no_secret() {
+        let zeros = Secret::new([0; 16]);
+        let without = proof(None, "initiator", &[1; 32], &[2; 32]).finalize().into_bytes();
+        let own = Identity { key: "two".into(), instance: [2; 16] };
+        let refused = accept(&without, (&[1; 32], &[2; 32]), Some(&zeros), &own).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::AccessDenied);
     }
 
     #[test]

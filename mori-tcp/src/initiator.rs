@@ -111,11 +111,11 @@ impl Initiator {
     }
 
     fn unreachable(&self, address: SocketAddr, error: &io::Error) -> Error {
-        Error::io(
-            ErrorKind::PeerLost,
-            format!("cannot connect to engine {} at {address}", self.lane.peer),
-            error,
-        )
+        // A limit of this machine says nothing about the peer.
+        let own = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+        let exhausted = error.raw_os_error().is_some_and(|number| own.contains(&number));
+        let kind = if exhausted { ErrorKind::ResourceExhausted } else { ErrorKind::PeerLost };
+        Error::io(kind, format!("cannot connect to engine {} at {address}", self.lane.peer), error)
     }
 
     /// The socket has something for us.
@@ -276,22 +276,35 @@ impl Initiator {
             Kind::Pong => {}
             Kind::Fail => self.rx = Rx::Text { header, body: Vec::new() },
             Kind::Chunk => self.chunk(&header)?,
-            Kind::Done => match self.lane.leave(id) {
-                Some(Request::Write { transfer, bytes }) => {
-                    // The thread that sent the last bytes may still hold them.
-                    self.lane.settle();
-                    transfer.moved(bytes);
-                    transfer.quiet(Ok(()));
-                }
-                Some(Request::Note { transfer }) => transfer.quiet(Ok(())),
-                _ => {
-                    return Err(malformed(format!(
-                        "an answer to request {id}, which is none that could be done"
-                    )));
-                }
-            },
+            Kind::Done => self.done(id)?,
             Kind::Read | Kind::Write | Kind::Data | Kind::Cancel | Kind::Ping | Kind::Note => {
                 return Err(malformed("a request where answers come"));
+            }
+        }
+        Ok(())
+    }
+
+    fn done(&mut self, id: u64) -> Result<()> {
+        match self.lane.leave(id) {
+            Some(Request::Write { transfer, bytes, sending }) => {
+                // The thread that sent the last bytes may still hold them.
+                self.lane.settle();
+                if sending.is_under_way() {
+                    self.lane.table.lock().requests.insert(id, Request::Write { transfer, bytes, sending });
+                    return Err(malformed(format!("write {id} is said to be done before it was sent")));
+                }
+                transfer.moved(bytes);
+                transfer.quiet(Ok(()));
+            }
+            Some(Request::Note { transfer }) => transfer.quiet(Ok(())),
+            other => {
+                // Back into the table, so that it ends with the connection.
+                if let Some(request) = other {
+                    self.lane.table.lock().requests.insert(id, request);
+                }
+                return Err(malformed(format!(
+                    "an answer to request {id}, which is none that could be done"
+                )));
             }
         }
         Ok(())
@@ -349,7 +362,7 @@ impl Initiator {
         let error = Error::new(kind, format!("engine {}: {}", self.lane.peer, String::from_utf8_lossy(body)));
         match request {
             Request::Write { transfer, .. } => {
-                self.lane.stop_sending(id);
+                self.lane.abandon(id);
                 transfer.quiet(Err(error));
             }
             Request::Read { transfer, scatter, .. } => {
@@ -378,14 +391,14 @@ impl Initiator {
             Some(Request::Read { transfer, scatter, bytes }) => {
                 self.drain(id, Reading { transfer, scatter, bytes });
             }
-            Some(Request::Write { transfer, bytes }) => {
-                let request = Request::Write { transfer: Arc::clone(&transfer), bytes };
+            Some(request @ Request::Write { .. }) => {
                 if self.lane.stop_sending(id) == Stopped::Unsent {
                     self.lane.unload(&request);
-                    transfer.stopped();
+                    if let Request::Write { transfer, .. } = request {
+                        transfer.stopped();
+                    }
                 } else {
                     self.lane.table.lock().requests.insert(id, request);
-                    self.lane.write();
                 }
             }
             Some(other) => {
@@ -398,7 +411,6 @@ impl Initiator {
     fn drain(&mut self, id: u64, read: Reading) {
         if self.lane.stop_sending(id) != Stopped::Unsent {
             self.lane.table.lock().requests.insert(id, Request::Drain);
-            self.lane.write();
         }
         let request = read.into_request();
         self.lane.unload(&request);
@@ -445,7 +457,7 @@ impl Initiator {
         };
         self.reader.unread(&received).map_err(|error| closed_by(&self.lane, &error))?;
         tracing::debug!(peer = %self.lane.peer, "connected");
-        self.peer.note_lost(false);
+        self.peer.connected();
         self.lane.open(socket);
         self.alive(shared.clock.now());
         self.send(shared)?;
@@ -457,6 +469,7 @@ impl Initiator {
         !matches!(self.phase, Phase::Open)
             || !matches!(self.rx, Rx::Head)
             || !self.lane.table.lock().requests.is_empty()
+            || self.lane.backlog() > 0
     }
 
     /// Looks at the clock; an error ends the connection.
@@ -549,7 +562,7 @@ impl Initiator {
             }
             Phase::Resolving => {}
         }
-        self.peer.note_lost(true);
+        self.peer.disconnected(&self.lane);
         let mut requests = self.lane.close(why);
         if let Rx::Payload { read, .. } = std::mem::replace(&mut self.rx, Rx::Head) {
             requests.push(read.into_request());

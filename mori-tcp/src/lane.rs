@@ -15,11 +15,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::sync::{Condvar, Mutex};
 use mio::net::TcpStream;
 use mori_core::{EngineKey, Error, ErrorKind, Notify, Result};
-use parking_lot::{Condvar, Mutex};
 
-use crate::outgoing::{Flush, Outgoing, Queue, Stopped};
+use crate::outgoing::{Flush, Outgoing, Queue, Sending, Stopped};
 use crate::sys::Scatter;
 use crate::transfer::Transfer;
 use crate::wire::{AFTER_WRITE, ANNOUNCE, FAILED, Header, Kind, MAX_TEXT, ON_FAILURE, cut};
@@ -27,6 +27,8 @@ use crate::worker::{Command, WorkerHandle};
 
 /// How much a submitting thread sends by itself before it leaves the rest to the I/O thread.
 const INLINE_BUDGET: u64 = 256 << 10;
+/// How often the I/O thread takes over what came while it sent, before the other connections get their turn.
+const TAKE_OVERS: u32 = 8;
 
 /// A request that is not quiet yet.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub(crate) enum Request {
     /// A read that was stopped: its transfer is done with it, its remaining bytes are thrown away.
     Drain,
     /// A write.
-    Write { transfer: Arc<Transfer>, bytes: u64 },
+    Write { transfer: Arc<Transfer>, bytes: u64, sending: Sending },
     /// A notification.
     Note { transfer: Arc<Transfer> },
 }
@@ -267,7 +269,7 @@ impl Lane {
         self.worker.send(Command::Cancel { token: self.token, request });
     }
 
-    /// Stops the sending of a request. For the I/O thread.
+    /// Stops the sending of a request, and tells the target unless nothing of it was sent. For the I/O thread.
     pub(crate) fn stop_sending(&self, id: u64) -> Stopped {
         let mut writer = self.writer.lock();
         self.take_over(&mut writer);
@@ -275,17 +277,41 @@ impl Lane {
         if stopped != Stopped::Unsent {
             writer.push_urgent(Outgoing::frame(Header::new(Kind::Cancel, id), &[]));
         }
+        drop(writer);
+        self.write();
         stopped
+    }
+
+    /// Stops the sending of a write that the target has refused: what it still gets for the sake of the frame, it throws
+    /// away, so nothing of the region is sent any more. For the I/O thread.
+    pub(crate) fn abandon(&self, id: u64) {
+        let mut writer = self.writer.lock();
+        self.take_over(&mut writer);
+        if writer.abandon(id) == Stopped::Cut {
+            writer.push_urgent(Outgoing::frame(Header::new(Kind::Cancel, id), &[]));
+        }
+        drop(writer);
+        self.write();
     }
 
     /// Waits until no thread is in the middle of sending; what was sent has then been taken off the queue.
     pub(crate) fn settle(&self) {
         drop(self.writer.lock());
+        self.write_left_over();
     }
 
-    /// How many frames wait to be sent.
+    /// How many frames wait to be sent. For the I/O thread.
     pub(crate) fn backlog(&self) -> usize {
-        self.writer.lock().len() + self.inbox.lock().frames.len()
+        let frames = self.writer.lock().len() + self.inbox.lock().frames.len();
+        self.write_left_over();
+        frames
+    }
+
+    /// After the queue was held without sending: a submitting thread may have found it taken and gone its way.
+    fn write_left_over(&self) {
+        if !self.inbox.lock().frames.is_empty() {
+            self.write();
+        }
     }
 
     fn take_over(&self, writer: &mut Queue) {
@@ -310,18 +336,28 @@ impl Lane {
     /// Sends what there is; for the I/O thread, when there is room. Says whether the peer has made room since the last time.
     pub(crate) fn write_some(&self, budget: u64) -> (std::io::Result<Flush>, bool) {
         let Some(socket) = self.socket.get() else { return (Ok(Flush::Empty), false) };
-        let mut writer = self.writer.lock();
-        self.take_over(&mut writer);
-        let flushed = writer.flush(socket, budget);
-        (flushed, std::mem::take(&mut writer.drained))
+        let mut drained = false;
+        for _ in 0..TAKE_OVERS {
+            let mut writer = self.writer.lock();
+            self.take_over(&mut writer);
+            let flushed = writer.flush(socket, budget);
+            drained |= std::mem::take(&mut writer.drained);
+            drop(writer);
+            // As in `write`: who found the queue taken meanwhile relies on this look.
+            if !matches!(flushed, Ok(Flush::Empty)) || self.inbox.lock().frames.is_empty() {
+                return (flushed, drained);
+            }
+        }
+        (Ok(Flush::More), drained)
     }
 
     fn flushed(&self, flushed: &std::io::Result<Flush>) {
         match flushed {
             Ok(Flush::Empty | Flush::Blocked) => {}
-            Ok(Flush::More) => self.worker.send(Command::Write(self.token)),
-            // The I/O thread reads the reason off the socket and ends the connection.
-            Err(_) => self.worker.send(Command::Write(self.token)),
+            // On an error, the I/O thread reads the reason off the socket and ends the connection.
+            Ok(Flush::More) | Err(_) => {
+                self.worker.send(Command::Write(self.token));
+            }
         }
     }
 }

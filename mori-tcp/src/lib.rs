@@ -11,6 +11,7 @@ mod reader;
 mod regions;
 mod session;
 mod shared;
+mod sync;
 mod sys;
 mod target;
 mod transfer;
@@ -21,6 +22,7 @@ pub use backend::TcpBackend;
 pub use config::{Secret, TcpConfig};
 
 use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
 
 use mio::net::TcpStream;
 use mori_core::{Error, ErrorKind};
@@ -42,6 +44,16 @@ fn tune(socket: &TcpStream) {
     if let Err(error) = settings {
         tracing::debug!(%error, "a connection keeps the system's settings");
     }
+}
+
+/// Runs what may call into the application (an observer, a waker): a panic there must not take an I/O thread with it, and
+/// everything that thread carries. `None` after a panic.
+fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let result = panic::catch_unwind(AssertUnwindSafe(call));
+    if result.is_err() {
+        tracing::error!("an observer or waker of the application panicked when it was told");
+    }
+    result.ok()
 }
 
 /// Sends as much of `bytes` as the socket takes, and removes that from the front.

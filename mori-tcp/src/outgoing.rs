@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Weak};
 
 use crate::sys::{Gather, Scatter, send};
 use crate::wire::{Header, Kind, LAST};
@@ -23,19 +24,87 @@ pub(crate) struct Outgoing {
 
 #[derive(Debug)]
 struct Payload {
-    scatter: Scatter,
+    source: Source,
     /// Bytes of the frame that is being sent which have not been sent yet.
     chunk_left: u64,
     chunk_bytes: u64,
     /// The kind of the frames after this one.
     next: Kind,
     stopped: bool,
+    /// Lives as long as something of the payload may still be sent.
+    _sending: Option<Arc<()>>,
+}
+
+/// Where a payload comes from.
+#[derive(Debug)]
+enum Source {
+    Memory(Scatter),
+    /// So many bytes that the receiver throws away.
+    Zeros(u64),
+}
+
+static ZEROS: [u8; 16 << 10] = [0; 16 << 10];
+
+impl Source {
+    fn left(&self) -> u64 {
+        match self {
+            Self::Memory(scatter) => scatter.left(),
+            Self::Zeros(left) => *left,
+        }
+    }
+
+    fn pieces(&self) -> usize {
+        match self {
+            Self::Memory(scatter) => scatter.pieces(),
+            Self::Zeros(_) => 1,
+        }
+    }
+
+    fn advance(&mut self, count: u64) {
+        match self {
+            Self::Memory(scatter) => scatter.advance(count),
+            Self::Zeros(left) => *left = left.saturating_sub(count),
+        }
+    }
+
+    /// Appends the next `bytes` bytes; `false` if not all of them found room.
+    fn append<'a>(&'a self, gather: &mut Gather<'a>, mut bytes: u64) -> bool {
+        match self {
+            Self::Memory(scatter) => gather.push_scatter(scatter, bytes),
+            Self::Zeros(_) => {
+                while bytes > 0 {
+                    let count = usize::try_from(bytes).unwrap_or(usize::MAX).min(ZEROS.len());
+                    if !gather.push_bytes(&ZEROS[..count]) {
+                        return false;
+                    }
+                    bytes -= count as u64;
+                }
+                true
+            }
+        }
+    }
+}
+
+/// Tells whether something of a write may still be sent.
+#[derive(Debug)]
+pub(crate) struct Sending(Weak<()>);
+
+impl Sending {
+    /// Whether that is so. Ask only after waiting for threads in the middle of sending.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 impl Payload {
+    fn new(scatter: Scatter, chunk_bytes: u64, next: Kind) -> Self {
+        let source = Source::Memory(scatter);
+        Self { source, chunk_left: 0, chunk_bytes, next, stopped: false, _sending: None }
+    }
+
     /// The length of the chunk that starts at the scatter's position.
     fn next_chunk(&self) -> u64 {
-        self.scatter.left().min(self.chunk_bytes)
+        self.source.left().min(self.chunk_bytes)
     }
 }
 
@@ -50,17 +119,25 @@ impl Outgoing {
 
     /// The answer to a read: chunks.
     pub(crate) fn reply(id: u64, scatter: Scatter, chunk_bytes: u64) -> Self {
-        let mut payload = Payload { scatter, chunk_left: 0, chunk_bytes, next: Kind::Chunk, stopped: false };
+        let mut payload = Payload::new(scatter, chunk_bytes, Kind::Chunk);
         let head = start_chunk(id, &mut payload);
         Self { id, head, head_sent: 0, payload: Some(payload) }
     }
 
     /// A write: its header and pieces with the first chunk, then data frames.
-    pub(crate) fn write(mut header: Header, body: &[u8], scatter: Scatter, chunk_bytes: u64) -> Self {
-        let mut payload = Payload { scatter, chunk_left: 0, chunk_bytes, next: Kind::Data, stopped: false };
+    pub(crate) fn write(
+        mut header: Header,
+        body: &[u8],
+        scatter: Scatter,
+        chunk_bytes: u64,
+    ) -> (Self, Sending) {
+        let mut payload = Payload::new(scatter, chunk_bytes, Kind::Data);
         header.payload = payload.next_chunk();
         payload.chunk_left = header.payload;
-        Self { payload: Some(payload), ..Self::frame(header, body) }
+        let marker = Arc::new(());
+        let sending = Sending(Arc::downgrade(&marker));
+        payload._sending = Some(marker);
+        (Self { payload: Some(payload), ..Self::frame(header, body) }, sending)
     }
 
     fn kind_byte(&self) -> u8 {
@@ -75,7 +152,7 @@ impl Outgoing {
 
     /// How many pieces of memory it keeps.
     fn weight(&self) -> usize {
-        self.payload.as_ref().map_or(1, |payload| payload.scatter.pieces())
+        self.payload.as_ref().map_or(1, |payload| payload.source.pieces())
     }
 
     /// Whether part of its current frame is on its way, so that nothing may come in between.
@@ -94,7 +171,7 @@ impl Outgoing {
         count -= of_head;
         if let Some(payload) = &mut self.payload {
             let of_chunk = count.min(payload.chunk_left);
-            payload.scatter.advance(of_chunk);
+            payload.source.advance(of_chunk);
             payload.chunk_left -= of_chunk;
             count -= of_chunk;
         }
@@ -109,7 +186,7 @@ impl Outgoing {
     /// Goes on to the next chunk; `false` when there is none.
     fn next_frame(&mut self) -> bool {
         match &mut self.payload {
-            Some(payload) if payload.scatter.left() > 0 && !payload.stopped => {
+            Some(payload) if payload.source.left() > 0 && !payload.stopped => {
                 self.head = start_chunk(self.id, payload);
                 self.head_sent = 0;
                 true
@@ -122,7 +199,7 @@ impl Outgoing {
 fn start_chunk(id: u64, payload: &mut Payload) -> Vec<u8> {
     let length = payload.next_chunk();
     payload.chunk_left = length;
-    let flags = if length == payload.scatter.left() { LAST } else { 0 };
+    let flags = if length == payload.source.left() { LAST } else { 0 };
     Header { flags, payload: length, ..Header::new(payload.next, id) }.encode().to_vec()
 }
 
@@ -204,6 +281,18 @@ impl Queue {
         if whole { Stopped::Unsent } else { Stopped::Cut }
     }
 
+    /// Like [`Queue::stop`], for a payload that its receiver throws away from now on: what the current chunk still lacks is not
+    /// taken from memory any more.
+    pub(crate) fn abandon(&mut self, id: u64) -> Stopped {
+        let stopped = self.stop(id);
+        let frame = self.frames.front_mut().filter(|frame| stopped == Stopped::Cut && frame.id == id);
+        if let Some(payload) = frame.and_then(|frame| frame.payload.as_mut()) {
+            payload.source = Source::Zeros(payload.chunk_left);
+            payload._sending = None;
+        }
+        stopped
+    }
+
     /// Sends as much as the socket takes, at most about `budget` bytes.
     pub(crate) fn flush(&mut self, socket: &impl AsRawFd, budget: u64) -> io::Result<Flush> {
         let mut sent_in_all: u64 = 0;
@@ -238,8 +327,8 @@ impl Queue {
                 break;
             }
             if let Some(payload) = &frame.payload {
-                let whole = gather.push_scatter(&payload.scatter, payload.chunk_left);
-                if !whole || payload.scatter.left() > payload.chunk_left {
+                let whole = payload.source.append(&mut gather, payload.chunk_left);
+                if !whole || payload.source.left() > payload.chunk_left {
                     break;
                 }
             }
@@ -324,7 +413,7 @@ mod tests {
         let mut queue = Queue::default();
         let write = |id| {
             let header = Header { count: 1, a: 0, b: 100, ..Header::new(Kind::Write, id) };
-            Outgoing::write(header, &[], scatter(&region, 100), 40)
+            Outgoing::write(header, &[], scatter(&region, 100), 40).0
         };
         queue.push(write(1));
         queue.push(write(2));
@@ -337,5 +426,37 @@ mod tests {
         drop(near);
         let kinds: Vec<_> = frames(far).iter().map(|(h, _)| (h.kind, h.id, h.payload)).collect();
         assert_eq!(kinds, [(Kind::Write, 1, 40)]);
+    }
+
+    #[test]
+    fn a_refused_write_keeps_its_frame_and_gives_up_its_memory() {
+        let region = Region::from_vec(vec![1; 100_000], Access::LOCAL).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let header = Header { count: 1, a: 0, b: 100_000, ..Header::new(Kind::Write, 1) };
+        let (write, sending) = Outgoing::write(header, &[], scatter(&region, 100_000), 50_000);
+        let mut queue = Queue::default();
+        queue.push(write);
+        // Fills the socket so that the chunk stays half sent.
+        socket2::SockRef::from(&near).set_send_buffer_size(4096).unwrap();
+        near.set_nonblocking(true).unwrap();
+        assert_eq!(queue.flush(&near, u64::MAX).unwrap(), Flush::Blocked);
+        assert!(sending.is_under_way());
+        assert_eq!(queue.abandon(1), Stopped::Cut);
+        assert!(!sending.is_under_way());
+        assert_eq!(region.pins(), 0);
+        let mut bytes = vec![0; HEADER + 50_000];
+        let reader = std::thread::spawn(move || {
+            far.read_exact(&mut bytes).unwrap();
+            (bytes, far)
+        });
+        while queue.flush(&near, u64::MAX).unwrap() != Flush::Empty {
+            std::thread::yield_now();
+        }
+        let (bytes, far) = reader.join().unwrap();
+        drop(near);
+        assert!(frames(far).is_empty());
+        let ones = bytes[HEADER..].iter().take_while(|&&byte| byte == 1).count();
+        assert!(bytes[HEADER + ones..].iter().all(|&byte| byte == 0));
+        assert!(ones > 0 && ones < 50_000, "{ones}");
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::sync::Mutex;
 use mori_core::{EngineKey, Error, ErrorKind, Result};
-use parking_lot::Mutex;
 
 use crate::handshake::Identity;
 use crate::lane::Lane;
@@ -82,9 +82,19 @@ impl Peer {
         state.gone.is_none() && (!state.lost || state.lanes.iter().flatten().any(|lane| lane.is_open()))
     }
 
-    /// A connection has ended or could not be made (`true`), or stands (`false`).
-    pub(crate) fn note_lost(&self, lost: bool) {
-        self.state.lock().lost = lost;
+    /// A connection stands.
+    pub(crate) fn connected(&self) {
+        self.state.lock().lost = false;
+    }
+
+    /// A connection has ended or could not be made.
+    pub(crate) fn disconnected(&self, lane: &Arc<Lane>) {
+        let mut state = self.state.lock();
+        state.lost = true;
+        let ended =
+            |slot: &&mut Option<Arc<Lane>>| slot.as_ref().is_some_and(|known| Arc::ptr_eq(known, lane));
+        // Its socket is not kept until the next transfer, which may never come.
+        state.lanes.iter_mut().filter(ended).for_each(|slot| *slot = None);
     }
 
     /// The connections for a transfer, making those that are missing: all of them if it is to be striped, else the one with

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use crate::sync::RwLock;
 use mori_core::{Access, Error, ErrorKind, Pin, Region, RegionId, TransportBlob};
-use parking_lot::RwLock;
 
 use crate::wire::{Fields, malformed, push_text};
 

@@ -141,10 +141,11 @@ impl TcpSession {
             Op::Read => {
                 (Request::Read { transfer: transfer_again, scatter, bytes }, Outgoing::frame(header, &body))
             }
-            Op::Write => (
-                Request::Write { transfer: transfer_again, bytes },
-                Outgoing::write(header, &body, scatter, self.shared.config.chunk_bytes),
-            ),
+            Op::Write => {
+                let chunk = self.shared.config.chunk_bytes;
+                let (outgoing, sending) = Outgoing::write(header, &body, scatter, chunk);
+                (Request::Write { transfer: transfer_again, bytes, sending }, outgoing)
+            }
         };
         transfer.add(lane, id);
         if note.is_some() {
@@ -174,7 +175,11 @@ fn split(pieces: &[Piece], share: u64) -> Vec<Vec<Piece>> {
         let mut piece = *piece;
         while piece.length > room {
             part.push(Piece { length: room, ..piece });
-            piece = Piece::new(piece.local + room, piece.remote + room, piece.length - room);
+            piece = Piece::new(
+                piece.local.wrapping_add(room),
+                piece.remote.wrapping_add(room),
+                piece.length - room,
+            );
             parts.push(std::mem::take(&mut part));
             room = share;
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
+use crate::sync::{Mutex, RwLock};
 use mio::net::TcpStream;
 use mori_core::{BackendContext, Clock, EngineKey, Error, ErrorKind, Notification, Result, TransferId};
-use parking_lot::{Mutex, RwLock};
 
 use crate::config::TcpConfig;
 use crate::handshake::Identity;
@@ -93,7 +93,9 @@ impl Shared {
     }
 
     pub(crate) fn notify(&self, notification: Notification) -> Result<()> {
-        self.context()?.notifications.push(notification)
+        let queue = &self.context()?.notifications;
+        // Readers are woken when the message is in the queue already.
+        crate::guarded(|| queue.push(notification)).unwrap_or(Ok(()))
     }
 
     pub(crate) fn workers(&self) -> &[Arc<WorkerHandle>] {
@@ -113,8 +115,9 @@ impl Shared {
         }
         let worker = Arc::clone(self.next_worker()?);
         let lane = Lane::new(worker.fresh_token(), worker, peer.key.clone());
-        lane.worker.send(Command::Dial { lane: Arc::clone(&lane), peer: Arc::clone(peer) });
-        Ok(lane)
+        // The thread may have ended since the look above; the lane would then never open, nor close.
+        let sent = lane.worker.send(Command::Dial { lane: Arc::clone(&lane), peer: Arc::clone(peer) });
+        if sent { Ok(lane) } else { Err(shut_down()) }
     }
 
     /// Hands an accepted connection to one of the I/O threads.
@@ -142,17 +145,18 @@ impl Shared {
         self.transfers.lock().in_progress.get(&id).and_then(Weak::upgrade)
     }
 
-    /// Refuses new transfers, ends those in progress, and ends the I/O threads.
+    /// Refuses new transfers, ends those in progress, and ends the I/O threads. Every call returns only after that, except one
+    /// by an I/O thread itself, in an observer: it must not wait for the others, which may wait for it.
     pub(crate) fn shut_down(&self) {
         self.transfers.lock().shut_down = true;
         for worker in self.workers() {
             worker.send(Command::Shutdown);
         }
         let own = std::thread::current().id();
-        let threads = std::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            // The last handle may be dropped by an I/O thread itself, which ends by itself after that.
-            if thread.thread().id() != own {
+        if !self.workers().iter().any(|worker| worker.thread.get() == Some(&own)) {
+            // The lock is held meanwhile, so that a second caller waits as well.
+            let mut threads = self.threads.lock();
+            for thread in threads.drain(..) {
                 let _ = thread.join();
             }
         }

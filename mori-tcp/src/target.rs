@@ -28,6 +28,13 @@ use crate::worker::TURN_BUDGET;
 const MAX_QUEUED: usize = 256;
 /// The same for the pieces of memory that the answers keep.
 const MAX_QUEUED_PIECES: usize = 4 * MAX_PIECES as usize;
+/// The most writes of a connection that may be begun and not ended. An initiator ends one before it begins the next; those that
+/// it stops overlap with what follows for a moment.
+const MAX_WRITES: usize = 64;
+/// The most pieces of memory that they may have together.
+const MAX_WRITE_PIECES: usize = 4 * MAX_PIECES as usize;
+/// How many steps a turn has at most: small frames cost time rather than bytes.
+const TURN_STEPS: usize = 4096;
 /// The most transfers of a connection that may be announced at a time.
 const MAX_ANNOUNCED: usize = 1 << 16;
 
@@ -142,8 +149,13 @@ impl Target {
     pub(crate) fn turn(&mut self, shared: &Arc<Shared>) -> Result<bool> {
         let before = self.reader.read;
         let mut more = true;
-        while more && !self.paused && self.reader.read - before < TURN_BUDGET {
+        for _ in 0..TURN_STEPS {
+            if !more || self.paused || self.reader.read - before >= TURN_BUDGET {
+                break;
+            }
             more = self.step(shared)?;
+            // Whatever was asked for: answers that nobody takes must not pile up.
+            self.paused = self.queue.len() >= MAX_QUEUED || self.queue.weight() >= MAX_QUEUED_PIECES;
         }
         if self.reader.read > before {
             self.progress = shared.clock.now();
@@ -188,16 +200,15 @@ impl Target {
     fn frame(&mut self, shared: &Arc<Shared>, header: &Header, body: &[u8]) -> Result<()> {
         match header.kind {
             Kind::Read => self.read(shared, header, body),
-            Kind::Write => return self.write(shared, header, body),
-            Kind::Data => return self.data(header),
+            Kind::Write => self.write(shared, header, body)?,
+            Kind::Data => self.data(header)?,
             Kind::Cancel => self.cancel(header.id),
             Kind::Ping => self.queue.push_urgent(Outgoing::frame(Header::new(Kind::Pong, 0), &[])),
-            Kind::Note => return self.note(shared, header, body),
+            Kind::Note => self.note(shared, header, body)?,
             Kind::Chunk | Kind::Done | Kind::Fail | Kind::Pong => {
                 return Err(malformed("an answer where requests come"));
             }
         }
-        self.paused = self.queue.len() >= MAX_QUEUED || self.queue.weight() >= MAX_QUEUED_PIECES;
         Ok(())
     }
 
@@ -223,6 +234,11 @@ impl Target {
         let (id, left) = (header.id, header.b);
         if header.payload > left || (header.payload == 0) != (left == 0) || self.writes.contains_key(&id) {
             return Err(malformed(format!("a write of {left} bytes with a payload of {}", header.payload)));
+        }
+        let pieces = |incoming: &Incoming| incoming.scatter.as_ref().map_or(0, Scatter::pieces);
+        let open_pieces: usize = self.writes.values().map(pieces).sum();
+        if self.writes.len() >= MAX_WRITES || open_pieces >= MAX_WRITE_PIECES {
+            return Err(malformed("too many writes begun and not ended"));
         }
         let incoming = match open(shared, header, body, true) {
             Ok(scatter) => Incoming { scatter: Some(scatter), left, refusal: None },

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::sync::Mutex;
 use mori_core::{Completer, Error, ErrorKind, Notify, Op, Pin, Tag, TransferId};
-use parking_lot::Mutex;
 
 use crate::lane::Lane;
 use crate::shared::Shared;
@@ -101,9 +101,11 @@ impl Transfer {
 
     /// Tells the target beforehand, if it is to learn of a failure even when this side dies.
     pub(crate) fn announce(&self, lane: &Arc<Lane>) {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         if let Some(note) = state.note.as_ref().filter(|note| note.on_failure) {
             lane.announce(self, note);
+            // The outcome must follow on the same connection, also if no request ever does.
+            state.requests.push((Arc::clone(lane), 0));
         }
     }
 
@@ -226,10 +228,10 @@ impl Transfer {
         // The pin first: whoever sees the end may deregister the region at once (E3).
         drop(pin);
         if let Some(completer) = completer {
-            match failure {
+            crate::guarded(|| match failure {
                 None => completer.succeed(),
                 Some(error) => completer.fail(error),
-            };
+            });
         }
     }
 }

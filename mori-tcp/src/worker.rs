@@ -10,15 +10,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
+use crate::sync::Mutex;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use mori_core::{Error, ErrorKind, Result};
-use parking_lot::Mutex;
 
 use crate::initiator::Initiator;
 use crate::lane::Lane;
@@ -35,6 +36,8 @@ const LISTENER: Token = Token(usize::MAX - 1);
 const MAX_GREETING: usize = 512;
 /// How many quiet looks at the clock it takes until a thread sleeps without a bound.
 const QUIET_TICKS: u32 = 2;
+/// How many connections are accepted before those that stand get their turn.
+const ACCEPTS: u32 = 64;
 /// How long accepting pauses when the system has no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -91,17 +94,17 @@ impl WorkerHandle {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Leaves a command. After the thread has ended, commands are dropped.
-    pub(crate) fn send(&self, command: Command) {
+    /// Leaves a command; `false` if the thread has ended, and nobody will carry it out.
+    pub(crate) fn send(&self, command: Command) -> bool {
         {
             let mut commands = self.commands.lock();
             if self.stopped.load(Ordering::Relaxed) {
-                drop(commands);
-                return;
+                return false;
             }
             commands.push(command);
         }
         self.wake();
+        true
     }
 
     fn wake(&self) {
@@ -120,6 +123,7 @@ impl WorkerHandle {
         let mut wake = false;
         if let Some(deadline) = deadline {
             let nanos = self.nanos(deadline);
+            // AcqRel pairs with the swap in `Worker::expire`: the request that was entered is seen there, or this minimum.
             wake = self.earliest.fetch_min(nanos, Ordering::AcqRel) > nanos;
         }
         // Pairs with the fence in `Worker::may_sleep_long`: the request above, or the cleared flag there, is seen.
@@ -154,6 +158,8 @@ pub(crate) struct Worker {
     shared: Arc<Shared>,
     listener: Option<TcpListener>,
     accept_again: Option<Instant>,
+    /// Whether the last try to accept failed, so that it is logged once.
+    accept_failed: bool,
     conns: HashMap<usize, Conn>,
     /// Connections in the handshake, oldest first.
     greeting: VecDeque<usize>,
@@ -182,6 +188,7 @@ impl Worker {
             shared,
             listener,
             accept_again: None,
+            accept_failed: false,
             conns: HashMap::new(),
             greeting: VecDeque::new(),
             ready: VecDeque::new(),
@@ -195,6 +202,14 @@ impl Worker {
 
     pub(crate) fn run(mut self) {
         let _ = self.handle.thread.set(std::thread::current().id());
+        if catch_unwind(AssertUnwindSafe(|| self.work())).is_err() {
+            tracing::error!("an I/O thread panicked; its connections end");
+        }
+        // However the work ended: no transfer stays in progress (S5, S7).
+        self.end();
+    }
+
+    fn work(&mut self) {
         let mut events = Events::with_capacity(256);
         while self.running {
             let timeout = self.timeout();
@@ -216,29 +231,23 @@ impl Worker {
             worked |= self.turns();
             self.clock(worked);
         }
-        self.end();
     }
 
     /// How long to sleep: not at all with work at hand or within the busy window, else until the clock has to be looked at.
-    fn timeout(&mut self) -> Option<Duration> {
+    fn timeout(&self) -> Option<Duration> {
         if !self.ready.is_empty() || self.busy_until.is_some() {
             return Some(Duration::ZERO);
         }
         let ticking = self.handle.ticking.load(Ordering::Relaxed);
+        // Acquire pairs with the minimum in `WorkerHandle::busy`.
         let earliest = self.handle.earliest.load(Ordering::Acquire);
         if !ticking && earliest == u64::MAX && self.accept_again.is_none() {
-            self.was_ticking = false;
             return None;
         }
         let now = self.shared.clock.now();
         let mut until = now + Duration::from_secs(3600);
         if ticking {
-            if !std::mem::replace(&mut self.was_ticking, true) {
-                self.next_tick = now + self.shared.config.tick();
-            }
             until = until.min(self.next_tick);
-        } else {
-            self.was_ticking = false;
         }
         if earliest != u64::MAX {
             until = until.min(self.handle.base + Duration::from_nanos(earliest));
@@ -315,10 +324,13 @@ impl Worker {
 
     fn accept(&mut self) {
         self.accept_again = None;
-        loop {
+        for _ in 0..ACCEPTS {
             let Some(listener) = &self.listener else { return };
             match listener.accept() {
-                Ok((socket, _)) => self.shared.adopt(socket),
+                Ok((socket, _)) => {
+                    self.accept_failed = false;
+                    self.shared.adopt(socket);
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error)
                     if matches!(
@@ -326,12 +338,15 @@ impl Worker {
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection now; trying again shortly");
+                    if !std::mem::replace(&mut self.accept_failed, true) {
+                        tracing::warn!(%error, "cannot accept connections now; trying again and again");
+                    }
                     self.accept_again = Some(self.shared.clock.now() + ACCEPT_PAUSE);
                     return;
                 }
             }
         }
+        self.accept_again = Some(self.shared.clock.now());
     }
 
     fn commands(&mut self) {
@@ -407,6 +422,17 @@ impl Worker {
         if self.accept_again.is_some_and(|again| now >= again) {
             self.accept();
         }
+        if worked {
+            // A connection may have stopped in the middle of something, which only the clock shows.
+            self.handle.ticking.store(true, Ordering::Relaxed);
+        }
+        let ticking = self.handle.ticking.load(Ordering::Relaxed);
+        if ticking && !self.was_ticking {
+            self.next_tick = now + self.shared.config.tick();
+            self.quiet_ticks = 0;
+        }
+        self.was_ticking = ticking;
+        // Acquire pairs with the minimum in `WorkerHandle::busy`.
         let earliest = self.handle.earliest.load(Ordering::Acquire);
         if earliest != u64::MAX && self.handle.nanos(now) >= earliest {
             self.expire(now);
@@ -428,6 +454,7 @@ impl Worker {
                 earliest = earliest.min(self.handle.nanos(at));
             }
         }
+        // AcqRel: a partner of the minimum in `WorkerHandle::busy`, as above.
         self.handle.earliest.fetch_min(earliest, Ordering::AcqRel);
     }
 
