@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use libtest_mimic::{Arguments, Failed, Trial};
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use mori_core::Capabilities;
 
 pub use fixture::Bench;
@@ -368,9 +368,8 @@ pub fn conformance_main(harness: impl Harness) -> ExitCode {
 
 fn trial(case: &'static Case, harness: &Arc<dyn Harness>, declared: &Declared) -> Trial {
     match case.skipped(declared) {
-        Some(why) => {
-            Trial::test(case.name, || Ok(())).with_kind(format!("skipped: {why}")).with_ignored_flag(true)
-        }
+        // Decided when it runs, so that `--ignored` and its like turn no skip into a pass.
+        Some(why) => Trial::ignorable_test(case.name, move || Ok(Completion::ignored_with(why))),
         None => {
             let harness = Arc::clone(harness);
             Trial::test(case.name, move || {

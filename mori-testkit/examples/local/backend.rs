@@ -3,7 +3,9 @@
 //! It is the example of `docs/adding-a-backend.md`: complete, small, and without a device or a network in the way of
 //! the contract. The numbers in brackets are the rules of the wait contract.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -50,6 +52,7 @@ struct Node {
 struct State {
     context: Option<BackendContext>,
     regions: HashMap<u64, Region>,
+    keys: HashMap<RegionId, u64>,
     peers: HashMap<EngineKey, Address>,
     queue: VecDeque<Job>,
     /// How many transfers use a region of this node as their target right now.
@@ -441,14 +444,18 @@ impl Backend for Local {
         if state.context.is_none() || self.node.is_shut() {
             return Err(shut());
         }
-        // Inside one process there is nobody to guess it. Between processes a key is random and 128 bits long.
-        let key = region.id().get();
+        // A key that nobody guesses or hits by mistake. Against strangers it has 128 bits from the system's randomness.
+        let key = || RandomState::new().build_hasher().finish();
+        let key = *state.keys.entry(region.id()).or_insert_with(key);
         state.regions.insert(key, region.clone());
         Ok(Some(blob(&key.to_le_bytes())))
     }
 
     fn deregister(&self, region: RegionId) {
-        self.node.lock().regions.remove(&region.get());
+        let mut state = self.node.lock();
+        if let Some(key) = state.keys.remove(&region) {
+            state.regions.remove(&key);
+        }
     }
     // [end]
 

@@ -320,12 +320,21 @@ impl Core {
     fn drive(&self, transfer: TransferId, polled: bool) -> Option<Instant> {
         let job = {
             let mut state = locked(&self.state);
+            // A scripted job that goes on waiting stays in the table, where the script finds it.
+            match &mut state.jobs.get_mut(&transfer)?.work {
+                Work::Script(None) => return None,
+                Work::Script(Some((polls, _))) if *polls > 1 || !polled => {
+                    *polls -= u64::from(polled);
+                    return None;
+                }
+                _ => {}
+            }
             let job = state.jobs.remove(&transfer)?;
             let engine = job.target().map(|target| target.engine.clone());
             state.running.insert(transfer, Running { halt: Arc::clone(&job.halt), engine });
             job
         };
-        let step = self.advance(job, polled);
+        let step = self.advance(job);
         let mut state = locked(&self.state);
         state.running.remove(&transfer);
         match step {

@@ -141,7 +141,7 @@ impl Core {
     }
 
     /// Gets a job on as far as it goes without waiting.
-    pub(super) fn advance(&self, mut job: Job, polled: bool) -> Step {
+    pub(super) fn advance(&self, mut job: Job) -> Step {
         if let Some(error) = job.halt.get().cloned() {
             return self.end(job, Err(error));
         }
@@ -149,10 +149,6 @@ impl Core {
         let deadline = job.deadline().filter(|_| !self.has(Flaw::IgnoresDeadlines));
         let copying = match &mut job.work {
             Work::Script(None) => return Step::Waits(Box::new(job), None),
-            Work::Script(Some((polls, _))) if *polls > 1 || !polled => {
-                *polls -= u64::from(polled);
-                return Step::Waits(Box::new(job), None);
-            }
             Work::Script(Some((_, result))) => {
                 let result = result.clone();
                 return self.end(job, result);
