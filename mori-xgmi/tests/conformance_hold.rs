@@ -4,7 +4,7 @@
 //! copy that is queued on a device, so the cases that want a held transfer to end *before* it is released ask for
 //! something that this transport does not promise (it has no `cancel`), and are left out here, by name.
 
-#![allow(clippy::print_stdout, reason = "the report of a test program")]
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test program and its report")]
 
 mod support;
 

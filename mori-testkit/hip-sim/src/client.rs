@@ -159,6 +159,24 @@ impl Simulation {
         self.command(&format!("{} {address}", if held { "hold" } else { "release" })).map(drop)
     }
 
+    /// The calling thread's current device.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the command.
+    pub fn current_device(&self) -> Result<i32, String> {
+        self.command("device")?.parse().map_err(|error| format!("{error}"))
+    }
+
+    /// Makes a device the calling thread's current one, as an application does.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the command.
+    pub fn set_current_device(&self, device: i32) -> Result<(), String> {
+        self.command(&format!("device {device}")).map(drop)
+    }
+
     /// What the simulation says of itself.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
 use crate::lock;
-use crate::world::{World, world};
+use crate::world::{CURRENT, World, world};
 
 /// Takes a command, writes the answer and a zero into `out`, and returns the answer's length, or the negative length of what is
 /// wrong with the command. An answer that is longer than `capacity - 1` bytes is not written; ask again with more room.
@@ -46,6 +46,8 @@ fn obey(world: &World, command: &str) -> Result<String, String> {
         ["clear"] => return Ok(world.faults.clear().to_string()),
         ["hold", address] => hold(world, number(address)?, true)?,
         ["release", address] => hold(world, number(address)?, false)?,
+        ["device"] => return Ok(CURRENT.get().to_string()),
+        ["device", device] => CURRENT.set(code(device)?),
         ["trace", "on"] => *lock(&world.trace) = Some(Vec::new()),
         ["trace", "off"] => {
             return Ok(lock(&world.trace).take().unwrap_or_default().join("\n"));

@@ -1,12 +1,23 @@
 //! Nodes of the conformance suite over the simulated runtime, in one process.
 
-#![allow(dead_code, clippy::expect_used, reason = "each test takes what it needs; without the simulation there is no test")]
+#![allow(
+    dead_code,
+    clippy::expect_used,
+    reason = "each test takes what it needs; without the simulation there is no test"
+)]
+
+pub(crate) mod child;
+pub(crate) mod parent;
+pub(crate) mod proxy;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mori_core::{Access, Backend, Error, ErrorKind, Region, Result};
+use mori_core::{
+    Access, Backend, BackendContext, Clock, EngineDesc, EngineKey, Error, ErrorKind, MemoryDesc,
+    NotificationQueue, Region, Repoll, Result, WaitPolicy,
+};
 use mori_hip_sim::client::Simulation;
 use mori_testkit::{Abilities, Bounds, Harness, Node};
 use mori_xgmi::{Completion, Runtime, XgmiBackend, XgmiConfig};
@@ -116,4 +127,86 @@ impl Node for SimNode {
     fn release(&self) {
         self.set_held(false);
     }
+}
+
+/// An attached backend with the name and the descriptor of its engine.
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<XgmiBackend>,
+    pub(crate) desc: EngineDesc,
+}
+
+impl Engine {
+    /// Joins an engine of this name on the node `node`.
+    pub(crate) fn join(key: &str, config: XgmiConfig) -> Result<Self> {
+        static SERIAL: AtomicU32 = AtomicU32::new(1);
+        let mut instance = [0; 16];
+        instance[..4].copy_from_slice(&SERIAL.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        let backend = XgmiBackend::new(config)?;
+        let key = EngineKey::from(key);
+        let attachment = backend.attach(BackendContext {
+            engine: key.clone(),
+            instance,
+            node_id: "node".to_owned(),
+            notifications: NotificationQueue::new(16),
+        })?;
+        let transports = attachment.blob.into_iter().collect();
+        let desc = EngineDesc { key, node_id: "node".to_owned(), transports, ..EngineDesc::default() };
+        Ok(Self { backend, desc })
+    }
+
+    /// Registers a region.
+    pub(crate) fn register(&self, region: &Region) -> Result<MemoryDesc> {
+        let mut desc = MemoryDesc::for_region(&self.desc.key, region);
+        desc.transports.extend(self.backend.register(region)?);
+        Ok(desc)
+    }
+}
+
+/// Memory of a device with these bytes.
+pub(crate) fn filled(device: u32, bytes: &[u8]) -> Result<Region> {
+    let region = MACHINE.1.allocate(device, bytes.len(), Access::READ_WRITE)?;
+    MACHINE.1.upload(&region, 0, bytes)?;
+    Ok(region)
+}
+
+/// The bytes of a region.
+pub(crate) fn bytes_of(region: &Region) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; region.len()];
+    MACHINE.1.download(region, 0, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Bytes that depend on a seed and on the place.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()[3]
+    };
+    (0..length).map(|_| next()).collect()
+}
+
+/// Polls with back-off.
+pub(crate) const PATIENT: WaitPolicy =
+    WaitPolicy { repoll: Repoll::BACKOFF, busy_window: Duration::ZERO, clock: Clock::system() };
+
+/// Longer than anything here takes.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+/// Waits until `done`; what is waited for comes by itself.
+pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let clock = Clock::system();
+    let deadline = clock.deadline(LONG);
+    while !done() {
+        assert!(!deadline.passed(clock.now()), "not after {LONG:?}: {what}");
+        std::thread::park_timeout(Duration::from_millis(1));
+    }
+}
+
+/// Tests that look at what the whole process has run one after the other.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
