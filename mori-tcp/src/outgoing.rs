@@ -219,9 +219,9 @@ pub(crate) enum Flush {
 pub(crate) enum Stopped {
     /// Nothing of it had been sent, and nothing will be.
     Unsent,
-    /// Part of it had been sent; nothing beyond the current chunk will be.
+    /// Part of it had been sent; nothing beyond the current chunk, which is not the last, will be.
     Cut,
-    /// It is not in the queue (any more).
+    /// It is not in the queue (any more), or what is left of it goes out with the current frame.
     Absent,
 }
 
@@ -271,11 +271,14 @@ impl Queue {
         let frame = &mut self.frames[place];
         let whole = frame.kind_byte() != Kind::Data as u8;
         if frame.mid_frame() {
-            match &mut frame.payload {
-                Some(payload) => payload.stopped = true,
-                None => return Stopped::Absent,
-            }
-            return Stopped::Cut;
+            return match &mut frame.payload {
+                Some(payload) if payload.source.left() > payload.chunk_left => {
+                    payload.stopped = true;
+                    Stopped::Cut
+                }
+                // The rest of it goes out with the current frame.
+                _ => Stopped::Absent,
+            };
         }
         self.frames.remove(place);
         if whole { Stopped::Unsent } else { Stopped::Cut }
@@ -285,7 +288,7 @@ impl Queue {
     /// taken from memory any more.
     pub(crate) fn abandon(&mut self, id: u64) -> Stopped {
         let stopped = self.stop(id);
-        let frame = self.frames.front_mut().filter(|frame| stopped == Stopped::Cut && frame.id == id);
+        let frame = self.frames.front_mut().filter(|frame| frame.id == id && frame.can_stop());
         if let Some(payload) = frame.and_then(|frame| frame.payload.as_mut()) {
             payload.source = Source::Zeros(payload.chunk_left);
             payload._sending = None;
@@ -426,6 +429,24 @@ mod tests {
         drop(near);
         let kinds: Vec<_> = frames(far).iter().map(|(h, _)| (h.kind, h.id, h.payload)).collect();
         assert_eq!(kinds, [(Kind::Write, 1, 40)]);
+    }
+
+    /// Whoever gets the last chunk takes the request for finished, so there must be no answer to the stop.
+    #[test]
+    fn a_stop_within_the_last_chunk_comes_too_late() {
+        let region = Region::zeroed(100_000, Access::LOCAL).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        socket2::SockRef::from(&near).set_send_buffer_size(4096).unwrap();
+        near.set_nonblocking(true).unwrap();
+        let mut queue = Queue::default();
+        queue.push(Outgoing::reply(7, scatter(&region, 100_000), 100_000));
+        assert_eq!(queue.flush(&near, u64::MAX).unwrap(), Flush::Blocked);
+        assert_eq!(queue.stop(7), Stopped::Absent);
+        let reader = std::thread::spawn(move || far.read_exact(&mut vec![0; HEADER + 100_000]).unwrap());
+        while queue.flush(&near, u64::MAX).unwrap() != Flush::Empty {
+            std::thread::yield_now();
+        }
+        reader.join().unwrap();
     }
 
     #[test]

@@ -398,6 +398,23 @@ fn a_cancelled_write_stops_where_it_is_and_the_target_says_so() {
     assert_eq!(peer.next().unwrap().kind, PONG);
 }
 
+/// A read whose last chunk is under way is too late to stop: the chunk is the answer, and no other follows.
+#[test]
+fn a_read_cancelled_within_its_last_chunk_has_one_answer() {
+    let length = 64 << 20;
+    let node = Node::new("far", TcpConfig { chunk_bytes: 64 << 20, ..patient() });
+    let (_region, desc) = node.region(length, Access::READ_ONLY);
+    let mut peer = Raw::connect(node.port(), "late");
+    peer.frame(&Frame::read(1, key_of(&desc), 0, length as u64));
+    let head = peer.take(64).unwrap();
+    assert_eq!((head[0], head[1]), (CHUNK, LAST));
+    peer.frame(&Frame::new(CANCEL, 1));
+    peer.frame(&Frame::read(2, 1, 0, 1));
+    peer.take(length).unwrap();
+    let next = peer.next().unwrap();
+    assert_eq!((next.kind, next.id), (FAIL, 2));
+}
+
 /// An announced transfer whose connection breaks is reported once, and what was said to be on failure only is not
 /// reported otherwise.
 #[test]
