@@ -3,7 +3,7 @@
 //! They are the proof that the suite can fail. An author who adds a case adds the flaw that it is for, and runs
 //! the suite's own tests.
 
-use crate::fake::{FakeConfig, FakeFabric};
+use crate::fake::FakeConfig;
 use crate::harness::{Bounds, Harness};
 use crate::suite::{CASES, Case};
 use crate::{FakeHarness, Problem};
@@ -186,10 +186,8 @@ impl Mutant {
     /// If the case passes or is skipped, does not exist, or fails without the flaw as well.
     pub fn catch(&self) -> Result<Problem, String> {
         let case = self.case()?;
-        let harness = |config| -> Arc<dyn Harness> {
-            Arc::new(FakeHarness::on(&FakeFabric::new(), config).with_bounds(short()))
-        };
-        let healthy = harness(self.healthy());
+        let healthy: Arc<dyn Harness> = Arc::new(FakeHarness::new(self.healthy()));
+        let broken: Arc<dyn Harness> = Arc::new(FakeHarness::new(self.config()).with_bounds(short()));
         let declared = crate::suite::declared(&healthy).map_err(|problem| problem.to_string())?;
         if let Some(why) = case.skipped(&declared) {
             return Err(format!("{} is skipped: {why}", case.name));
@@ -197,7 +195,7 @@ impl Mutant {
         if let Err(problem) = case.run(&healthy) {
             return Err(format!("{} fails without the flaw as well: {problem}", case.name));
         }
-        match case.run(&harness(self.config())) {
+        match case.run(&broken) {
             Ok(()) => Err(format!("{} does not catch {:?}", case.name, self.flaw)),
             Err(problem) => Ok(problem),
         }
@@ -210,7 +208,7 @@ impl Mutant {
     }
 }
 
-/// Bounds that a fake keeps easily, so that what hangs is found soon.
+/// Bounds for what is expected to fail, so that what hangs is found soon.
 fn short() -> Bounds {
     let second = Duration::from_secs(1);
     Bounds {
