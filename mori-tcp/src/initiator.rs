@@ -549,6 +549,9 @@ impl Initiator {
     /// Ends the connection; everything in progress on it fails with `why`.
     pub(crate) fn close(&mut self, registry: &Registry, why: &Error) {
         if let Some(socket) = self.socket() {
+            if matches!(self.phase, Phase::Open) && self.busy() {
+                crate::forget_unsent(socket);
+            }
             let _ = socket.shutdown(std::net::Shutdown::Both);
         }
         match std::mem::replace(&mut self.phase, Phase::Resolving) {

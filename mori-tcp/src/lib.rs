@@ -46,6 +46,14 @@ fn tune(socket: &TcpStream) {
     }
 }
 
+/// Makes the closing of a broken connection reset it: what the system still holds for the peer is dropped, instead of reaching a
+/// peer that comes back to life, or being kept for one that never does.
+fn forget_unsent(socket: &TcpStream) {
+    if let Err(error) = socket2::SockRef::from(socket).set_linger(Some(std::time::Duration::ZERO)) {
+        tracing::debug!(%error, "a broken connection is closed in the ordinary way");
+    }
+}
+
 /// Runs what may call into the application (an observer, a waker): a panic there must not take an I/O thread with it, and
 /// everything that thread carries. `None` after a panic.
 fn guarded<T>(call: impl FnOnce() -> T) -> Option<T> {

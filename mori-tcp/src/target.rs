@@ -121,6 +121,11 @@ impl Target {
     /// The socket has something for us.
     pub(crate) fn event(&mut self, shared: &Shared, readable: Option<bool>, writable: bool) -> Result<()> {
         if let Some(closed) = readable {
+            if closed {
+                // The transfers of what came before the end and was not looked at have failed at their submitter (E4), which may
+                // use the memory for something else by now.
+                return Err(Error::new(ErrorKind::PeerLost, "the peer closed the connection"));
+            }
             self.reader.readable(closed);
         }
         if writable {
@@ -441,6 +446,9 @@ impl Target {
     /// reported as failed.
     pub(crate) fn close(&mut self, shared: &Shared, registry: &Registry, why: &Error) {
         let _ = registry.deregister(&mut self.socket);
+        if !self.queue.is_empty() {
+            crate::forget_unsent(&self.socket);
+        }
         let _ = self.socket.shutdown(std::net::Shutdown::Both);
         let address = self.socket.peer_addr().map_or_else(|_| "?".to_owned(), |address| address.to_string());
         match &self.phase {

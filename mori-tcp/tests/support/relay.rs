@@ -98,6 +98,15 @@ impl Relay {
         self.inner.set(Mode::Cut);
     }
 
+    /// Closes one of the connections; the others, and new ones, go on.
+    pub(crate) fn cut_one(&self) {
+        let mut state = self.inner.lock();
+        // Two of each connection.
+        for socket in state.sockets.drain(..2) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
     /// From now on lets `bytes` bytes through that way, over all connections together, and holds what comes after them.
     pub(crate) fn allow(&self, way: Way, bytes: u64) {
         self.inner.lock().gates[way as usize].left = Some(bytes);
@@ -173,6 +182,8 @@ impl Inner {
         let mut bytes = vec![0; 64 << 10];
         'connection: while let Ok(count) = from.read(&mut bytes) {
             if count == 0 {
+                // The end is held, too.
+                let _ = self.pass(way, 1);
                 break;
             }
             let mut rest = &bytes[..count];
