@@ -80,6 +80,8 @@ impl<B: Backend + ?Sized> Carrier for Arc<B> {
 pub(crate) enum Slot {
     #[cfg(feature = "tcp")]
     Tcp(Arc<mori_tcp::TcpBackend>),
+    #[cfg(feature = "xgmi")]
+    Xgmi(Arc<mori_xgmi::XgmiBackend>),
     Foreign(Arc<dyn Backend>),
 }
 
@@ -87,6 +89,8 @@ pub(crate) enum Slot {
 pub(crate) mod exports {
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
+    #[cfg(feature = "xgmi")]
+    pub use mori_xgmi::{Completion as XgmiCompletion, XgmiBackend, XgmiConfig};
 }
 
 #[cfg(feature = "tcp")]
@@ -115,5 +119,36 @@ impl crate::Engine {
     /// [`Engine::add_backend`](crate::Engine::add_backend).
     pub fn add_tcp(&self, config: exports::TcpConfig) -> Result<()> {
         self.add_slot(mori_tcp::TcpBackend::new(config)?.into())
+    }
+}
+
+#[cfg(feature = "xgmi")]
+impl crate::EngineBuilder {
+    /// Adds the transport between the GPUs of this node. Feature `xgmi`. Without a HIP runtime or a GPU the
+    /// [`build`](crate::EngineBuilder::build) fails as [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), with what was
+    /// looked for; to go on without it, build first and use [`Engine::add_xgmi`](crate::Engine::add_xgmi).
+    ///
+    /// ```
+    /// use mori_engine::{Engine, ErrorKind, XgmiConfig};
+    /// match Engine::builder("decode-0").xgmi(XgmiConfig::default()).build() {
+    ///     Ok(engine) => assert_eq!(engine.backends()[0].name, "xgmi"),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+    /// }
+    /// ```
+    pub fn xgmi(self, config: exports::XgmiConfig) -> Self {
+        self.slot(mori_xgmi::XgmiBackend::new(config).map(Slot::from))
+    }
+}
+
+#[cfg(feature = "xgmi")]
+impl crate::Engine {
+    /// Adds the transport between the GPUs of this node at run time. Feature `xgmi`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) without a HIP runtime or a GPU, with what was looked for; else
+    /// as [`Engine::add_backend`](crate::Engine::add_backend).
+    pub fn add_xgmi(&self, config: exports::XgmiConfig) -> Result<()> {
+        self.add_slot(mori_xgmi::XgmiBackend::new(config)?.into())
     }
 }
