@@ -130,6 +130,18 @@ fn an_unbounded_wait_synchronises_and_lets_others_poll() {
 }
 
 #[test]
+fn the_older_way_of_calling_back_serves_as_well() {
+    let _alone = alone();
+    let pair = pair(Completion::HostCallback);
+    let (older, queries) = (calls("hipStreamAddCallback"), calls("hipEventQuery"));
+    MACHINE.0.fault("hipLaunchHostFunc", 1, 801).unwrap();
+    let status = pair.read();
+    assert_eq!(status.wait(LONG), StatusCode::Success);
+    assert_eq!((calls("hipStreamAddCallback") - older, calls("hipEventQuery") - queries), (1, 2));
+    pair.arrived();
+}
+
+#[test]
 fn a_callback_that_is_refused_costs_only_time() {
     let _alone = alone();
     let pair = pair(Completion::HostCallback);

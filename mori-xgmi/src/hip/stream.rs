@@ -55,7 +55,9 @@ impl Stream {
         if let Some(launch) = self.hip.api.hipLaunchHostFunc {
             // SAFETY: the function takes the token as a number and dereferences nothing; it makes no call of the library.
             let code = unsafe { launch(self.raw(), super::callback::landed, token) };
-            return self.hip.api.check("hipLaunchHostFunc", code);
+            if code != sys::NOT_SUPPORTED {
+                return self.hip.api.check("hipLaunchHostFunc", code);
+            }
         }
         // SAFETY: as above.
         let code = unsafe {
