@@ -146,7 +146,7 @@ impl Backend for TcpBackend {
             Error::io(ErrorKind::Unavailable, format!("cannot tell the address of {bind}"), &error)
         })?;
         let host = match &self.shared.config.advertise {
-            Some(host) => host.clone(),
+            Some(host) => without_brackets(host).to_owned(),
             None if local.ip().is_unspecified() => hostname()?,
             None => local.ip().to_string(),
         };
@@ -279,6 +279,12 @@ fn listen(bind: &str) -> Result<std::net::TcpListener> {
         ""
     };
     Err(Error::io(ErrorKind::Unavailable, format!("cannot listen on {bind}{hint}"), &error))
+}
+
+/// An IPv6 address as peers parse it, also if it is written as in front of a port.
+fn without_brackets(host: &str) -> &str {
+    let inner = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    inner.filter(|inner| inner.contains(':')).unwrap_or(host)
 }
 
 fn hostname() -> Result<String> {
