@@ -1,5 +1,6 @@
 //! Descriptors: what engines tell each other about themselves and about their memory.
 
+use std::borrow::Cow;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Weak;
@@ -122,6 +123,11 @@ pub(crate) struct MemoryDesc {
 impl MemoryDesc {
     pub(crate) fn new(desc: mori_engine::MemoryDesc, owner: Weak<Owner>) -> Self {
         Self { desc, owner }
+    }
+
+    /// The description for a transfer; as of now, if it was taken before there was a transport.
+    pub(crate) fn remote(&self) -> Cow<'_, mori_engine::MemoryDesc> {
+        if self.desc.transports.is_empty() { Cow::Owned(self.fresh()) } else { Cow::Borrowed(&self.desc) }
     }
 
     /// The description as of now.

@@ -54,7 +54,7 @@ impl Engine {
         options: mori_engine::TransferOptions,
     ) -> PyResult<TransferStatus> {
         let engine = self.0.engine()?;
-        let (local, remote) = (&memory.get().memory, &remote.get().desc);
+        let (local, remote) = (&memory.get().memory, &*remote.get().remote());
         let status = match pieces {
             Ok(pieces) => py.detach(|| {
                 watched(&self.0.failures, &remote.engine_key, || {
@@ -201,7 +201,7 @@ impl Engine {
     ) -> PyResult<Session> {
         let engine = self.0.engine()?.clone();
         let memory = memory.get().memory.clone();
-        let remote = remote.get().desc.clone();
+        let remote = remote.get().remote().into_owned();
         let session = wait::blocking(py, move || engine.session(&memory, &remote))?.or_raise()?;
         Ok(Session::new(&self.0, session))
     }
@@ -270,7 +270,7 @@ impl Engine {
             })?,
             _ => return Err(PyTypeError::new_err("the local memory is a Memory or a MemoryDesc")),
         };
-        let remote = &remote.get().desc;
+        let remote = &*remote.get().remote();
         Ok(RouteReport(py.detach(|| engine.explain(&memory, remote))))
     }
 

@@ -63,7 +63,7 @@ impl IOEngine {
             let Some(local) = engine.memory(&order.local.desc) else {
                 return Status::failed(tag, unregistered(&order.local.desc));
             };
-            let remote = &order.remote.desc;
+            let remote = &*order.remote.remote();
             let moves = pieces.iter().any(|piece| piece.length > 0);
             let options = with_uid(order.uid, notify && moves);
             watched(&self.0.failures, &remote.engine_key, || {
@@ -378,7 +378,7 @@ impl IOEngine {
     ) -> PyResult<Option<IOEngineSession>> {
         let engine = self.0.engine()?.clone();
         let local = local.get().desc.clone();
-        let remote = remote.get().desc.clone();
+        let remote = remote.get().remote().into_owned();
         let opened = wait::blocking(py, move || match engine.memory(&local) {
             Some(memory) => engine.session(&memory, &remote),
             None => Err(unregistered(&local)),

@@ -69,9 +69,10 @@ impl TransferStatus {
 
     /// Takes it for one transfer.
     pub(crate) fn claim(&self) -> PyResult<()> {
-        // Relaxed: the flag orders nothing, it only picks one of two callers.
-        let claimed = self.claimed.swap(true, Ordering::Relaxed);
-        if claimed || self.status().code() != StatusCode::Init {
+        // Relaxed: the flag orders nothing, it only picks one of two callers. One that is refused leaves the status as it
+        // is, so that its owner can still move it.
+        let fresh = self.status().code() == StatusCode::Init;
+        if !fresh || self.claimed.swap(true, Ordering::Relaxed) {
             return Err(raise(&Error::new(
                 ErrorKind::BadState,
                 "this status was used already; make a new TransferStatus for each transfer",
