@@ -400,3 +400,61 @@ impl fmt::Debug for Lane {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::sync::Barrier;
+
+    /// A lane that is open, and the other end of its connection.
+    fn lane() -> (Arc<Lane>, std::net::TcpStream, mio::Poll) {
+        let poll = mio::Poll::new().unwrap();
+        let base = mori_core::Clock::system().now();
+        let worker = Arc::new(WorkerHandle::new(poll.registry(), base).unwrap());
+        let lane = Lane::new(worker.fresh_token(), worker, "far".into());
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        near.set_nonblocking(true).unwrap();
+        lane.open(TcpStream::from_std(near));
+        (lane, listener.accept().unwrap().0, poll)
+    }
+
+    /// S7: whoever holds the queue when a frame is delivered sends it, whatever it holds the queue for.
+    #[test]
+    fn no_frame_is_left_behind_by_a_thread_that_holds_the_queue() {
+        let (lane, mut far, _poll) = lane();
+        let (meet, left_behind) = (Barrier::new(2), AtomicBool::new(false));
+        let rounds = || {
+            (0..20_000).take_while(|_| {
+                meet.wait();
+                !left_behind.load(Ordering::Relaxed)
+            })
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in rounds() {
+                    match round % 3 {
+                        0 => drop(lane.write_some(1 << 20)),
+                        1 => lane.settle(),
+                        _ => drop(lane.backlog()),
+                    }
+                    meet.wait();
+                }
+            });
+            for round in rounds() {
+                // Anywhere into what the other thread does.
+                (0..round % 20).for_each(|_| std::hint::spin_loop());
+                lane.deliver([Outgoing::frame(Header::new(Kind::Ping, 0), &[])]);
+                lane.write();
+                meet.wait();
+                if lane.inbox.lock().frames.is_empty() {
+                    far.read_exact(&mut [0; crate::wire::HEADER]).unwrap();
+                } else {
+                    left_behind.store(true, Ordering::Relaxed);
+                }
+            }
+        });
+        assert!(!left_behind.load(Ordering::Relaxed));
+    }
+}
