@@ -1,5 +1,7 @@
 //! Large numbers: bytes beyond four gibibytes, pieces beyond one request, peers by the hundred.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod support;
 
 use std::sync::Arc;
