@@ -405,7 +405,6 @@ impl fmt::Debug for Lane {
 mod tests {
     use super::*;
     use std::io::Read;
-    use std::sync::Barrier;
 
     /// A lane that is open, and the other end of its connection.
     fn lane() -> (Arc<Lane>, std::net::TcpStream, mio::Poll) {
@@ -420,34 +419,55 @@ mod tests {
         (lane, listener.accept().unwrap().0, poll)
     }
 
+    /// Two threads meet without sleeping, so that both go on at the same moment.
+    #[derive(Default)]
+    struct Meet([AtomicU64; 2]);
+
+    impl Meet {
+        fn wait(&self, own: usize) {
+            // Release and acquire pair on both counters: what one did before is seen by the other after.
+            let round = self.0[own].fetch_add(1, Ordering::Release) + 1;
+            let mut spins = 0;
+            while self.0[1 - own].load(Ordering::Acquire) < round {
+                spins += 1;
+                if spins % 1000 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    }
+
     /// S7: whoever holds the queue when a frame is delivered sends it, whatever it holds the queue for.
     #[test]
     fn no_frame_is_left_behind_by_a_thread_that_holds_the_queue() {
         let (lane, mut far, _poll) = lane();
-        let (meet, left_behind) = (Barrier::new(2), AtomicBool::new(false));
-        let rounds = || {
-            (0..20_000).take_while(|_| {
-                meet.wait();
+        let (meet, left_behind) = (Meet::default(), AtomicBool::new(false));
+        let rounds = |own| {
+            let meet = &meet;
+            let left_behind = &left_behind;
+            (0..40_000).take_while(move |_| {
+                meet.wait(own);
                 !left_behind.load(Ordering::Relaxed)
             })
         };
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                for round in rounds() {
+                for round in rounds(0) {
                     match round % 3 {
                         0 => drop(lane.write_some(1 << 20)),
                         1 => lane.settle(),
                         _ => drop(lane.backlog()),
                     }
-                    meet.wait();
+                    meet.wait(0);
                 }
             });
-            for round in rounds() {
+            for round in rounds(1) {
+                let frame = [Outgoing::frame(Header::new(Kind::Ping, 0), &[])];
                 // Anywhere into what the other thread does.
-                (0..round % 20).for_each(|_| std::hint::spin_loop());
-                lane.deliver([Outgoing::frame(Header::new(Kind::Ping, 0), &[])]);
+                (0..round % 40).for_each(|_| std::hint::spin_loop());
+                lane.deliver(frame);
                 lane.write();
-                meet.wait();
+                meet.wait(1);
                 if lane.inbox.lock().frames.is_empty() {
                     far.read_exact(&mut [0; crate::wire::HEADER]).unwrap();
                 } else {
