@@ -1,5 +1,5 @@
 //! What outlives what (contract S5–S7, E3): every order of dropping, shutdown by anybody at any time, memory in use.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
 mod support;
 
@@ -46,7 +46,7 @@ fn orders(count: usize) -> Vec<Vec<usize>> {
         }
         for at in 0..k {
             heap(k - 1, order, all);
-            order.swap(if k % 2 == 0 { at } else { 0 }, k - 1);
+            order.swap(if k.is_multiple_of(2) { at } else { 0 }, k - 1);
         }
     }
     let mut all = Vec::new();
