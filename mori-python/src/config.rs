@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use mori_engine::{Secret, TcpConfig};
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::convert::Port;
 use crate::{convert, members};
 
 /// Where an engine listens: `IOEngineConfig(host="", port=0)`.
@@ -29,28 +29,18 @@ pub(crate) struct IOEngineConfig {
 #[pymethods]
 impl IOEngineConfig {
     #[new]
-    #[pyo3(signature = (host = String::new(), port = None))]
-    fn new(host: String, port: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
-        Ok(Self { host, port: port.map_or(Ok(0), port_number)? })
+    #[pyo3(signature = (host = String::new(), port = Port(0)), text_signature = "(host='', port=0)")]
+    fn new(host: String, port: Port) -> Self {
+        Self { host, port: port.0 }
     }
 
     #[setter]
-    fn set_port(&mut self, port: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.port = port_number(port)?;
-        Ok(())
+    fn set_port(&mut self, port: Port) {
+        self.port = port.0;
     }
 
     fn __repr__(&self) -> String {
         format!("IOEngineConfig(host={:?}, port={})", self.host, self.port)
-    }
-}
-
-/// A port: an integer that is one.
-pub(crate) fn port_number(value: &Bound<'_, PyAny>) -> PyResult<u16> {
-    match value.extract::<u16>() {
-        Ok(port) => Ok(port),
-        Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(error),
-        Err(_) => Err(PyValueError::new_err("the port must be 0 to 65535; 0 picks a free one")),
     }
 }
 
@@ -116,28 +106,29 @@ impl Default for RdmaBackendConfig {
 #[pymethods]
 impl RdmaBackendConfig {
     #[new]
-    #[pyo3(signature = (qp_per_transfer = 1, post_batch_size = -1, num_worker_threads = -1, poll_cq_mode = None,
+    #[pyo3(signature = (qp_per_transfer = 1, post_batch_size = -1, num_worker_threads = -1, poll_cq_mode = PollMode(0),
         enable_notification = true, notif_per_qp = 1024, enable_transfer_chunking = false, chunk_bytes = 65536,
-        max_chunks_per_transfer = 64, num_nics_per_transfer = 1))]
+        max_chunks_per_transfer = 64, num_nics_per_transfer = 1), text_signature = "(qp_per_transfer=1, post_batch_size=-1, \
+        num_worker_threads=-1, poll_cq_mode=..., enable_notification=True, notif_per_qp=1024, \
+        enable_transfer_chunking=False, chunk_bytes=65536, max_chunks_per_transfer=64, num_nics_per_transfer=1)")]
     #[allow(clippy::too_many_arguments, reason = "the list is an interface")]
     fn new(
         qp_per_transfer: i32,
         post_batch_size: i32,
         num_worker_threads: i32,
-        poll_cq_mode: Option<&Bound<'_, PyAny>>,
+        poll_cq_mode: PollMode,
         enable_notification: bool,
         notif_per_qp: i32,
         enable_transfer_chunking: bool,
         chunk_bytes: i64,
         max_chunks_per_transfer: i32,
         num_nics_per_transfer: i32,
-    ) -> PyResult<Self> {
-        let poll_mode = poll_cq_mode.map_or(Ok(0), members::poll_mode_number)?;
-        Ok(Self {
+    ) -> Self {
+        Self {
             qp_per_transfer,
             post_batch_size,
             num_worker_threads,
-            poll_mode,
+            poll_mode: poll_cq_mode.0,
             enable_notification,
             notif_per_qp,
             enable_transfer_chunking,
@@ -145,7 +136,7 @@ impl RdmaBackendConfig {
             max_chunks_per_transfer,
             num_nics_per_transfer,
             ..Self::default()
-        })
+        }
     }
 
     #[getter]
@@ -154,9 +145,8 @@ impl RdmaBackendConfig {
     }
 
     #[setter]
-    fn set_poll_cq_mode(&mut self, mode: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.poll_mode = members::poll_mode_number(mode)?;
-        Ok(())
+    fn set_poll_cq_mode(&mut self, mode: PollMode) {
+        self.poll_mode = mode.0;
     }
 
     fn __repr__(&self) -> String {
@@ -175,6 +165,18 @@ impl RdmaBackendConfig {
             self.max_chunks_per_transfer,
             self.num_nics_per_transfer
         )
+    }
+}
+
+/// The number of a `PollCqMode`.
+#[derive(Clone, Copy)]
+struct PollMode(u32);
+
+impl<'py> FromPyObject<'_, 'py> for PollMode {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        members::poll_mode_number(&value).map(Self)
     }
 }
 

@@ -102,15 +102,43 @@ pub(crate) fn pieces(
 }
 
 /// A bound in milliseconds: negative is none, zero polls.
-pub(crate) fn milliseconds(value: &Bound<'_, PyAny>) -> PyResult<Timeout> {
-    let millis = value.extract::<i64>().map_err(|error| {
-        if error.is_instance_of::<PyOverflowError>(value.py()) {
-            PyTypeError::new_err("timeout_ms does not fit 64 bits; -1 is no bound")
-        } else {
-            error
+#[derive(Clone, Copy)]
+pub(crate) struct Millis(pub(crate) Timeout);
+
+impl Millis {
+    /// -1, the default.
+    pub(crate) const NONE: Self = Self(Timeout::Unbounded);
+}
+
+impl<'py> FromPyObject<'_, 'py> for Millis {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let millis = value.extract::<i64>().map_err(|error| {
+            if error.is_instance_of::<PyOverflowError>(value.py()) {
+                PyTypeError::new_err("it does not fit 64 bits; -1 is no bound")
+            } else {
+                error
+            }
+        })?;
+        Ok(Self(Timeout::from_millis(millis)))
+    }
+}
+
+/// A port: an integer that is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Port(pub(crate) u16);
+
+impl<'py> FromPyObject<'_, 'py> for Port {
+    type Error = PyErr;
+
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        match value.extract::<u16>() {
+            Ok(port) => Ok(Self(port)),
+            Err(error) if error.is_instance_of::<PyTypeError>(value.py()) => Err(error),
+            Err(_) => Err(PyValueError::new_err("the port must be 0 to 65535; 0 picks a free one")),
         }
-    })?;
-    Ok(Timeout::from_millis(millis))
+    }
 }
 
 /// A bound in seconds: `None` is none, zero polls.

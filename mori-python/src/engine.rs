@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::config::{TcpBackendConfig, port_number};
+use crate::convert::Port;
 use crate::desc::{EngineDesc, MemoryDesc};
 use crate::error::{OrRaise, raise};
 use crate::inbox::Closed;
@@ -92,21 +92,21 @@ fn peer_desc(desc: &Bound<'_, PyAny>) -> PyResult<mori_engine::EngineDesc> {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (key, *, host = String::new(), port = None, tcp = None, default_deadline = None))]
+    #[pyo3(signature = (key, *, host = String::new(), port = Port(0), tcp = None, default_deadline = None),
+        text_signature = "(key, *, host='', port=0, tcp=None, default_deadline=None)")]
     fn new(
         py: Python<'_>,
         key: String,
         host: String,
-        port: Option<&Bound<'_, PyAny>>,
+        port: Port,
         tcp: Option<&Bound<'_, PyAny>>,
         default_deadline: Option<f64>,
     ) -> PyResult<Self> {
-        let port = port.map_or(Ok(0), port_number)?;
         let mut builder = mori_engine::Engine::builder(key);
         if let Some(deadline) = convert::duration(default_deadline, "default_deadline")? {
             builder = builder.default_deadline(deadline);
         }
-        let owner = Owner::build(py, builder, host, port)?;
+        let owner = Owner::build(py, builder, host, port.0)?;
         let switch = tcp.and_then(|tcp| tcp.extract::<bool>().ok());
         match switch {
             Some(false) => {}
@@ -146,9 +146,8 @@ impl Engine {
         &self,
         py: Python<'_>,
         kind: &Bound<'_, PyAny>,
-        config: Option<&Bound<'_, TcpBackendConfig>>,
+        config: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let config = config.map(|config| config.as_any());
         transports::create(py, &self.0, BackendType::extract(kind)?, config)
     }
 

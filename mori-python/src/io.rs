@@ -10,6 +10,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::config::IOEngineConfig;
+use crate::convert::Millis;
 use crate::desc::{EngineDesc, MemoryDesc};
 use crate::error::{OrRaise, raise};
 use crate::failures::PeerFailureEvent;
@@ -413,16 +414,15 @@ impl IOEngine {
     /// Waits until every transfer is terminal, for at most `timeout_ms` milliseconds (negative: without a bound; 0: asks each
     /// backend once), and returns the code of the whole: a failure if one has failed, wherever it stands in the list. `None`
     /// members are skipped.
-    #[pyo3(signature = (statuses, timeout_ms = None))]
+    #[pyo3(signature = (statuses, timeout_ms = Millis::NONE), text_signature = "($self, statuses, timeout_ms=-1)")]
     fn wait_all(
         &self,
         py: Python<'_>,
         statuses: &Bound<'_, PyAny>,
-        timeout_ms: Option<&Bound<'_, PyAny>>,
+        timeout_ms: Millis,
     ) -> PyResult<Py<PyAny>> {
-        let timeout = timeout_ms.map_or(Ok(Timeout::Unbounded), convert::milliseconds)?;
         let statuses = convert::statuses(statuses, true)?;
-        wait::many(py, &statuses, Until::All, timeout)?;
+        wait::many(py, &statuses, Until::All, timeout_ms.0)?;
         status_code(py, mori_engine::scan(&statuses).code())
     }
 
@@ -579,12 +579,12 @@ impl IOEngine {
         self.pop_inbound_transfer_status(remote_key, transfer_uid)
     }
 
-    #[pyo3(name = "WaitAll", signature = (statuses, timeout_ms = None))]
+    #[pyo3(name = "WaitAll", signature = (statuses, timeout_ms = Millis::NONE), text_signature = "($self, statuses, timeout_ms=-1)")]
     fn wait_all_too(
         &self,
         py: Python<'_>,
         statuses: &Bound<'_, PyAny>,
-        timeout_ms: Option<&Bound<'_, PyAny>>,
+        timeout_ms: Millis,
     ) -> PyResult<Py<PyAny>> {
         self.wait_all(py, statuses, timeout_ms)
     }

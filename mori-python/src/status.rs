@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use mori_engine::{Completer, Error, ErrorKind, Origin, Status, StatusCode, Timeout};
 use pyo3::prelude::*;
 
+use crate::convert::Millis;
 use crate::error::{OrRaise, exception, raise};
 use crate::fork::Generation;
 use crate::{convert, members, wait};
@@ -204,10 +205,9 @@ impl TransferStatus {
 
     /// Waits for at most `timeout_ms` milliseconds (negative: without a bound; 0: asks once, never sleeps) and returns the
     /// code. A bound that runs out gives IN_PROGRESS and cancels nothing.
-    #[pyo3(name = "WaitFor", signature = (timeout_ms = None))]
-    fn wait_for(&self, py: Python<'_>, timeout_ms: Option<&Bound<'_, PyAny>>) -> PyResult<Py<PyAny>> {
-        let timeout = timeout_ms.map_or(Ok(Timeout::Unbounded), convert::milliseconds)?;
-        members::status_code(py, wait::one(py, self.checked()?, timeout)?)
+    #[pyo3(name = "WaitFor", signature = (timeout_ms = Millis::NONE), text_signature = "($self, timeout_ms=-1)")]
+    fn wait_for(&self, py: Python<'_>, timeout_ms: Millis) -> PyResult<Py<PyAny>> {
+        members::status_code(py, wait::one(py, self.checked()?, timeout_ms.0)?)
     }
 
     /// Waits for at most `timeout` seconds (None: without a bound; 0: asks once) and returns the code.

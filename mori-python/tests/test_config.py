@@ -78,7 +78,7 @@ def test_a_port_that_is_none_is_a_value_error(port):
         config.port = port
 
 
-@pytest.mark.parametrize("port", [1.5, "80", [1]])
+@pytest.mark.parametrize("port", [None, 1.5, "80", [1]])
 def test_a_port_of_another_type_is_a_type_error(port):
     with pytest.raises(TypeError):
         IOEngineConfig("", port)

@@ -119,7 +119,7 @@ def test_the_first_terminal_state_is_final():
 
 def test_a_bound_in_milliseconds_is_taken_as_it_is():
     status = submitted()
-    for bad in (1.5, "1", 2**63, 10**30, -(2**64)):
+    for bad in (None, 1.5, "1", 2**63, 10**30, -(2**64)):
         with pytest.raises(TypeError):
             status.WaitFor(bad)
     status.SetCode(StatusCode.SUCCESS)
@@ -213,7 +213,7 @@ def test_what_is_no_list_of_statuses_is_a_type_error(engine, bad):
         wait_all(bad)
 
 
-@pytest.mark.parametrize("bad", [1.5, "1", 2**63, 10**30])
+@pytest.mark.parametrize("bad", [None, 1.5, "1", 2**63, 10**30])
 def test_a_bound_that_is_none_is_a_type_error(engine, bad):
     with pytest.raises(TypeError):
         engine.wait_all([], bad)

@@ -10,7 +10,7 @@ __all__ = ["BackendType", "MemoryLocationType", "PeerFailureReason", "PollCqMode
 class _Enum(enum.Enum):
     """An enum whose members turn into integers when asked to."""
 
-    __module__ = "mori.cpp"
+    _value_: int
 
     def __int__(self) -> int:
         return self.value
