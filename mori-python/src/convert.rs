@@ -6,7 +6,7 @@ use std::time::Duration;
 use mori_engine::{Error, ErrorKind, Piece, Timeout};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PySequence, PyTuple};
+use pyo3::types::{PyBytes, PyList, PySequence, PyString, PyTuple};
 
 use crate::status::TransferStatus;
 
@@ -48,6 +48,9 @@ pub(crate) fn numbers(values: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64
     if let Ok(tuple) = values.cast::<PyTuple>() {
         return tuple.iter_borrowed().map(|value| unsigned(&value, what)).collect();
     }
+    if let Some(numbers) = array(values, what)? {
+        return Ok(numbers);
+    }
     if let Ok(listed) = values.call_method0(pyo3::intern!(values.py(), "tolist")) {
         if let Ok(list) = listed.cast::<PyList>() {
             return list.iter().map(|value| unsigned(&value, what)).collect();
@@ -55,6 +58,37 @@ pub(crate) fn numbers(values: &Bound<'_, PyAny>, what: &str) -> PyResult<Vec<u64
     }
     let sequence = sequence(values, what)?;
     sequence.try_iter()?.map(|value| unsigned(&value?, what)).collect()
+}
+
+/// The numbers of a one-dimensional array of 64-bit integers in this machine's byte order, without an object for each; `None`
+/// for everything else.
+fn array(values: &Bound<'_, PyAny>, what: &str) -> PyResult<Option<Vec<u64>>> {
+    let py = values.py();
+    let Ok(dtype) = values.getattr(pyo3::intern!(py, "dtype")) else { return Ok(None) };
+    let text = |name: &Bound<'_, PyString>| dtype.getattr(name).and_then(|text| text.extract::<String>());
+    let (Ok(kind), Ok(order)) = (text(pyo3::intern!(py, "kind")), text(pyo3::intern!(py, "byteorder")))
+    else {
+        return Ok(None);
+    };
+    let size = |of: &Bound<'_, PyAny>, name: &Bound<'_, PyString>| {
+        of.getattr(name).and_then(|size| size.extract::<usize>()).unwrap_or(0)
+    };
+    let eight = size(&dtype, pyo3::intern!(py, "itemsize")) == 8;
+    let flat = size(values, pyo3::intern!(py, "ndim")) == 1;
+    let signed = kind == "i";
+    if !(signed || kind == "u") || order != "=" || !eight || !flat {
+        return Ok(None);
+    }
+    let Ok(bytes) = values.call_method0(pyo3::intern!(py, "tobytes")) else { return Ok(None) };
+    let Ok(bytes) = bytes.cast::<PyBytes>() else { return Ok(None) };
+    let (words, _) = bytes.as_bytes().as_chunks::<8>();
+    let numbers: Vec<u64> = words.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    if signed && numbers.iter().any(|number| i64::from_ne_bytes(number.to_ne_bytes()) < 0) {
+        return Err(PyTypeError::new_err(format!(
+            "{what} must be an integer from 0 to 2**64-1, not negative"
+        )));
+    }
+    Ok(Some(numbers))
 }
 
 /// Refuses what is no sequence: `None`, a number, an iterator.

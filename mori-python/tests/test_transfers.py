@@ -176,6 +176,13 @@ def test_numpy_numbers_and_arrays_are_taken(pair):
     assert ended(pair.session.batch_read(offsets, offsets[::-1], sizes, numpy.uint64(7))) is StatusCode.SUCCESS
     assert pair.local_bytes[:512] == pair.remote_bytes[3584:4096]
     assert ended(pair.session.read(numpy.int32(0), numpy.int64(8), numpy.uint16(16), numpy.int8(1))) is StatusCode.SUCCESS
+    for kind in ("u8", "i8", ">i8", "u4", "i2"):
+        there = numpy.arange(4096, 0, -512).astype(kind)[::2]
+        assert ended(pair.session.batch_read(there, there, numpy.full(4, 16, kind), 3)) is StatusCode.SUCCESS
+        assert pair.local_bytes[4096:4112] == pair.remote_bytes[4096:4112]
+        pair.local_bytes[:] = bytes(Pair.SIZE)
+    top = numpy.array([2**64 - 1], dtype=numpy.uint64)
+    assert pair.session.batch_read(top, [0], [1], 1).Code() is StatusCode.ERR_INVALID_ARGS
     listed = [numpy.int64(0), 8]
     assert ended(pair.session.batch_read(listed, tuple(listed), range(8, 10), 1)) is StatusCode.SUCCESS
     for bad in (numpy.array([-1]), numpy.array([0.0]), numpy.array([[0]]), numpy.array("x")):
