@@ -28,7 +28,12 @@ const ARROWS: &[Row] = &[
     Row { name: "mori-tcp", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
     Row { name: "mori-rdma", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
     Row { name: "mori-hip-sim", normal: &[], optional: &[], tests: &[] },
-    Row { name: "mori-xgmi", normal: &["mori-core"], optional: &[], tests: &["mori-testkit", "mori-hip-sim"] },
+    Row {
+        name: "mori-xgmi",
+        normal: &["mori-core"],
+        optional: &[],
+        tests: &["mori-testkit", "mori-hip-sim"],
+    },
     Row { name: "mori-shm", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
     Row { name: "mori-engine", normal: &["mori-core"], optional: BACKENDS, tests: &["mori-testkit"] },
     Row { name: "mori-cli", normal: &["mori-engine"], optional: &[], tests: &[] },

@@ -7,6 +7,7 @@
 
 mod arrows;
 mod ci;
+mod instructions;
 mod models;
 mod sanitizer;
 mod tidy;
@@ -64,8 +65,10 @@ enum Task {
     },
     /// Check which crate depends on which.
     Arrows,
-    /// Run the tests and models of the core on real threads under ThreadSanitizer.
+    /// Run the tests of the core and of the TCP transport on real threads under ThreadSanitizer.
     Tsan,
+    /// Count the instructions of the waits' hot paths under valgrind, and hold them to their limits.
+    Instructions,
     /// Run the models of the waits, and every mutant against the model that has to reject it.
     Loom {
         /// Only models and mutants with this in their names.
@@ -102,6 +105,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Tidy { list: false } => Ok(tidy::run(&Workspace::load()?)?.0),
         Task::Arrows => Ok(arrows::run(&Workspace::load()?)?.0),
         Task::Tsan => sanitizer::run(&Workspace::load()?),
+        Task::Instructions => Ok(instructions::run(&Workspace::load()?)?.0),
         Task::Loom { filter } => Ok(models::run(&Workspace::load()?, filter.as_deref())?.0),
     }
 }

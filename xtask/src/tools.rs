@@ -27,6 +27,8 @@ pub(crate) struct Tool {
 enum Install {
     /// `cargo install --locked PACKAGE`
     Cargo(&'static str),
+    /// `cargo install --locked PACKAGE@VERSION`, for a program that is of no use in another version
+    Exactly(&'static str),
     /// `apt-get install PACKAGE`, after a look at what there is now
     Apt(&'static str),
     /// `rustup component add COMPONENT`
@@ -79,6 +81,20 @@ pub(crate) const TOOLS: &[Tool] = &[
         optional: false,
     },
     Tool {
+        name: "valgrind",
+        program: "valgrind",
+        about: "counts instructions",
+        install: Install::Apt("valgrind"),
+        optional: false,
+    },
+    Tool {
+        name: "gungraun-runner",
+        program: "gungraun-runner",
+        about: "runs the counted benchmarks under valgrind; its version is that of the crate gungraun",
+        install: Install::Exactly("gungraun-runner@0.20.0"),
+        optional: false,
+    },
+    Tool {
         name: "nextest",
         program: "cargo-nextest",
         about: "runs tests in parallel processes; cargo test stands in",
@@ -93,9 +109,22 @@ impl Tool {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
-    /// Whether it is on the path or among cargo's own programs.
+    /// Whether it is on the path or among cargo's own programs, in a version that will do.
     pub(crate) fn is_there(&self) -> bool {
-        folders().iter().any(|folder| is_program(&folder.join(self.program)))
+        self.path().is_some_and(|program| self.version().is_none_or(|wanted| is_of(&program, wanted)))
+    }
+
+    /// Where its program is.
+    pub(crate) fn path(&self) -> Option<PathBuf> {
+        folders().iter().map(|folder| folder.join(self.program)).find(|program| is_program(program))
+    }
+
+    /// The only version that will do, if not all do.
+    fn version(&self) -> Option<&'static str> {
+        match self.install {
+            Install::Exactly(package) => package.split_once('@').map(|(_, version)| version),
+            Install::Cargo(_) | Install::Apt(_) | Install::Component(_) => None,
+        }
     }
 
     /// The command that installs it, for people to read.
@@ -130,7 +159,9 @@ fn line(program: &Path, arguments: &[&str]) -> String {
 impl Install {
     fn commands(self) -> Vec<(PathBuf, Vec<&'static str>)> {
         match self {
-            Self::Cargo(package) => vec![(cargo(), vec!["install", "--locked", package])],
+            Self::Cargo(package) | Self::Exactly(package) => {
+                vec![(cargo(), vec!["install", "--locked", package])]
+            }
             Self::Apt(package) => vec![
                 ("apt-get".into(), vec!["update"]),
                 ("apt-get".into(), vec!["install", "--yes", "--no-install-recommends", package]),
@@ -140,9 +171,29 @@ impl Install {
     }
 }
 
+/// Whether the last word of what the program says about its version is this.
+fn is_of(program: &Path, version: &str) -> bool {
+    let Ok(output) = Command::new(program).arg("--version").output() else { return false };
+    String::from_utf8_lossy(&output.stdout).split_whitespace().last() == Some(version)
+}
+
 /// Whether the tool of that name is there.
 pub(crate) fn is_there(name: &str) -> bool {
     Tool::named(name).is_some_and(Tool::is_there)
+}
+
+/// Why something that needs these tools cannot run here, if one is missing.
+pub(crate) fn missing(names: &[&str]) -> Option<String> {
+    let tools = names.iter().filter_map(|name| Tool::named(name));
+    let reasons: Vec<String> = tools
+        .filter(|tool| !tool.is_there())
+        .map(|tool| {
+            let version = tool.version().map(|version| format!(" {version}")).unwrap_or_default();
+            let name = tool.name;
+            format!("{name}{version} is missing; `cargo xtask setup {name}` runs `{}`", tool.install_line())
+        })
+        .collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 /// Installs what is missing, or with `check` only says what is. Without names: everything that is not optional. Returns
@@ -222,6 +273,28 @@ mod tests {
         assert!(!absent.is_there());
         assert!(is_there("git"));
         assert!(!is_there("no such tool"));
+    }
+
+    #[test]
+    fn a_tool_of_another_version_is_not_there() {
+        let git = |package| Tool {
+            name: "git",
+            program: "git",
+            about: "files",
+            install: Install::Exactly(package),
+            optional: false,
+        };
+        assert!(git("git").is_there());
+        assert!(!git("git@0.0.1").is_there());
+    }
+
+    #[test]
+    fn the_runner_is_of_the_crates_version() {
+        let runner = Tool::named("gungraun-runner").unwrap().version().unwrap();
+        let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+        let manifest = std::fs::read_to_string(manifest).unwrap();
+        let line = manifest.lines().find(|line| line.starts_with("gungraun = ")).unwrap();
+        assert!(line.contains(&format!("\"={runner}\"")), "setup installs {runner}, but {line}");
     }
 
     #[test]

@@ -2,12 +2,13 @@
 //! skipped.
 
 mod features;
+mod python;
 mod run;
 mod steps;
 
 use anyhow::{Result, bail};
 
-use crate::tools::Tool;
+use crate::tools;
 use crate::workspace::Workspace;
 use run::{Outcome, Ran};
 
@@ -17,8 +18,8 @@ struct Step {
     name: &'static str,
     /// What it checks, in one line.
     about: &'static str,
-    /// The tool without which it is skipped, by its name in [`crate::tools::TOOLS`].
-    tool: Option<&'static str>,
+    /// The tools without which it is skipped, by their names in [`crate::tools::TOOLS`].
+    tools: &'static [&'static str],
     /// What it does.
     work: Work,
 }
@@ -64,8 +65,9 @@ pub(crate) struct Options {
 /// Prints the steps in the order in which they run.
 pub(crate) fn list() {
     for step in steps::ALL {
-        let tool = step.tool.map(|tool| format!(" (needs {tool})")).unwrap_or_default();
-        println!("{:<10} {}{tool}", step.name, step.about);
+        let needs = step.tools.join(" and ");
+        let needs = if needs.is_empty() { needs } else { format!(" (needs {needs})") };
+        println!("{:<12} {}{needs}", step.name, step.about);
     }
 }
 
@@ -112,13 +114,7 @@ fn run_steps(all: &[Step], workspace: &Workspace, options: &Options) -> Result<b
 }
 
 fn attempt(step: &Step, workspace: &Workspace, options: &Options) -> Outcome {
-    if let Some(missing) = step.tool.and_then(Tool::named).filter(|tool| !tool.is_there()) {
-        let reason = format!(
-            "{} is missing; `cargo xtask setup {}` runs `{}`",
-            missing.name,
-            missing.name,
-            missing.install_line()
-        );
+    if let Some(reason) = tools::missing(step.tools) {
         return if options.require_tools { Outcome::Failed(reason) } else { Outcome::Skipped(reason) };
     }
     match step.work {
@@ -134,15 +130,16 @@ fn attempt(step: &Step, workspace: &Workspace, options: &Options) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tools::Tool;
 
     fn shell(script: &str) -> Plan {
         Plan { jobs: vec![Job::new("sh", &["-c", script])], ..Plan::default() }
     }
 
     const STEPS: &[Step] = &[
-        Step { name: "good", about: "", tool: None, work: Work::Commands(|_| shell("exit 0")) },
-        Step { name: "bad", about: "", tool: None, work: Work::Commands(|_| shell("exit 3")) },
-        Step { name: "call", about: "", tool: None, work: Work::Call(|_| Ok((true, String::new()))) },
+        Step { name: "good", about: "", tools: &[], work: Work::Commands(|_| shell("exit 0")) },
+        Step { name: "bad", about: "", tools: &[], work: Work::Commands(|_| shell("exit 3")) },
+        Step { name: "call", about: "", tools: &[], work: Work::Call(|_| Ok((true, String::new()))) },
     ];
 
     fn here() -> Workspace {
@@ -177,7 +174,7 @@ mod tests {
         for step in steps::ALL {
             assert!(seen.insert(step.name), "{} is there twice", step.name);
             assert!(
-                step.tool.is_none_or(|tool| Tool::named(tool).is_some()),
+                step.tools.iter().all(|tool| Tool::named(tool).is_some()),
                 "{} needs an unknown tool",
                 step.name
             );

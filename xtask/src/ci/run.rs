@@ -153,7 +153,7 @@ pub(super) fn table(rows: &[Ran]) -> String {
                 ("skipped", note)
             }
         };
-        let _ = writeln!(text, "{:<10} {word:<8} {:>7.1} s  {note}", row.name, row.took.as_secs_f64());
+        let _ = writeln!(text, "{:<12} {word:<8} {:>7.1} s  {note}", row.name, row.took.as_secs_f64());
     }
     let total: Duration = rows.iter().map(|row| row.took).sum();
     let _ = writeln!(
@@ -222,7 +222,7 @@ mod tests {
             Ran::at_once("typos", Outcome::Skipped("typos is missing".to_owned())),
         ];
         let table = table(&rows);
-        assert!(table.contains("clippy     FAILED       0.0 s  boom"), "{table}");
+        assert!(table.contains("clippy       FAILED       0.0 s  boom"), "{table}");
         assert!(table.ends_with("steps: 1 passed, 1 failed, 1 skipped, 0.0 s\n"), "{table}");
     }
 }

@@ -3,53 +3,58 @@
 //! All steps build with the dev profile and the same flags into the same folder, so that later steps find what earlier
 //! ones have built. A step that needs other flags gives its commands a folder of their own (`--target-dir`).
 
-use super::{Job, Plan, Step, Work, features};
+use super::{Job, Plan, Step, Work, features, python};
 use crate::workspace::Crate;
 use crate::workspace::Workspace;
-use crate::{arrows, models, tidy, tools};
+use crate::{arrows, instructions, models, tidy, tools};
 
 /// Every step, in the order in which they run: quick answers first.
 pub(super) const ALL: &[Step] = &[
-    step("fmt", "the source is formatted", Some("rustfmt"), |_| {
-        one(Job::cargo(&["fmt", "--all", "--check"]))
-    }),
-    Step { name: "tidy", about: "the rules of the house hold", tool: None, work: Work::Call(tidy::run) },
+    step("fmt", "the source is formatted", &["rustfmt"], |_| one(Job::cargo(&["fmt", "--all", "--check"]))),
+    Step { name: "tidy", about: "the rules of the house hold", tools: &[], work: Work::Call(tidy::run) },
     Step {
         name: "arrows",
         about: "crates depend along the arrows",
-        tool: None,
+        tools: &[],
         work: Work::Call(arrows::run),
     },
-    step("typos", "spelling", Some("typos"), |_| one(Job::new("typos", &[]))),
-    step("machete", "every dependency is used", Some("machete"), |_| {
+    step("typos", "spelling", &["typos"], |_| one(Job::new("typos", &[]))),
+    step("machete", "every dependency is used", &["machete"], |_| {
         one(Job::cargo(&["machete", "--skip-target-dir"]))
     }),
-    step("deny", "licences, bans and sources of dependencies", Some("deny"), |_| {
+    step("deny", "licences, bans and sources of dependencies", &["deny"], |_| {
         one(Job::cargo(&["deny", "--all-features", "check", "bans", "licenses", "sources"]))
     }),
-    step("clippy", "no warning in any crate, all targets and features", Some("clippy"), clippy),
-    step("test", "unit and integration tests", None, test),
-    step("doctest", "examples in the documentation", None, |_| {
+    step("clippy", "no warning in any crate, all targets and features", &["clippy"], clippy),
+    step("test", "unit and integration tests", &[], test),
+    step("doctest", "examples in the documentation", &[], |_| {
         one(Job::cargo(&["test", "--workspace", "--doc"]))
     }),
-    step("docs", "each crate documents alone, without a warning", None, docs),
-    step("alone", "each crate and its tests build alone", None, alone),
-    step("features", "each crate builds with any feature set", None, feature_sets),
+    step("docs", "each crate documents alone, without a warning", &[], docs),
+    step("alone", "each crate and its tests build alone", &[], alone),
+    step("features", "each crate builds with any feature set", &[], feature_sets),
+    step("python", "the Python package installs alone, and its example and tests run", &[], python::plan),
     Step {
         name: "loom",
         about: "the models of the waits hold, and every mutant is rejected",
-        tool: None,
+        tools: &[],
         work: Work::Call(|workspace| models::run(workspace, None)),
+    },
+    Step {
+        name: "instructions",
+        about: "the hot paths of the waits take no more instructions than their limits",
+        tools: instructions::TOOLS,
+        work: Work::Call(instructions::run),
     },
 ];
 
 const fn step(
     name: &'static str,
     about: &'static str,
-    tool: Option<&'static str>,
+    tools: &'static [&'static str],
     plan: fn(&Workspace) -> Plan,
 ) -> Step {
-    Step { name, about, tool, work: Work::Commands(plan) }
+    Step { name, about, tools, work: Work::Commands(plan) }
 }
 
 fn one(job: Job) -> Plan {

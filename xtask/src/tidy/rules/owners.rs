@@ -24,8 +24,9 @@ pub(super) fn locks(tree: &Tree, report: &mut Report) {
                     format!("`{name}` is named in mori-core/src/sync.rs only; use what `crate::sync` offers");
                 report.refuse(&file.path, line, message);
             } else if MODELLED.contains(&name) && !file.path.ends_with("/src/sync.rs") {
-                let message =
-                    format!("`{name}` is named in the crate's `src/sync.rs` only; use what `crate::sync` offers");
+                let message = format!(
+                    "`{name}` is named in the crate's `src/sync.rs` only; use what `crate::sync` offers"
+                );
                 report.refuse(&file.path, line, message);
             }
         }
