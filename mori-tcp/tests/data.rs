@@ -358,8 +358,9 @@ fn regions_may_overlap() {
     let memory: &'static mut [u8] = Box::leak(pattern(1000, 9).into_boxed_slice());
     let base = memory.as_mut_ptr();
     let part = |offset: usize, length: usize, access| {
+        let start = base.wrapping_add(offset);
         // SAFETY: the memory is leaked, so it lives for ever, and it is only used through regions.
-        unsafe { Region::from_raw(base.add(offset), length, Location::HOST, access) }.unwrap()
+        unsafe { Region::from_raw(start, length, Location::HOST, access) }.unwrap()
     };
     let (whole, half) = (part(0, 1000, Access::READ_ONLY), part(500, 500, Access::READ_WRITE));
     let (whole_desc, half_desc) = (far.register(&whole), far.register(&half));

@@ -28,22 +28,26 @@ fn config() -> TcpConfig {
     }
 }
 
-/// Open descriptors of this process, and the backends' threads in it; those of the test's own harness come and go.
-fn held() -> [usize; 2] {
+/// Open descriptors of this process.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// The backends' threads in this process; those of the test's own harness come and go.
+fn threads() -> usize {
     let named = |entry: std::io::Result<std::fs::DirEntry>| {
         // A thread that ends in between has no name any more.
         std::fs::read_to_string(entry.unwrap().path().join("comm")).unwrap_or_default()
     };
-    let threads = std::fs::read_dir("/proc/self/task").unwrap().map(named);
-    let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    [descriptors, threads.filter(|name| name.starts_with("mori-tcp")).count()]
+    let names = std::fs::read_dir("/proc/self/task").unwrap().map(named);
+    names.filter(|name| name.starts_with("mori-tcp")).count()
 }
 
-/// Waits until the process holds no more than it did.
-fn back_to(before: [usize; 2]) {
-    until(&format!("descriptors and threads are back at {before:?}"), || {
-        let now = held();
-        now[0] <= before[0] && now[1] <= before[1]
+/// Waits until the process holds no more descriptors than it did, and the threads of so many backends.
+fn back_to(before: usize, backends: usize) {
+    let wanted = backends * config().io_threads;
+    until(&format!("there are {before} descriptors and {wanted} threads again"), || {
+        descriptors() <= before && threads() == wanted
     });
 }
 
@@ -62,9 +66,9 @@ fn two_hundred_peers_come_and_go() {
         near.backend.remove_peer(&far.key);
     };
     cycle();
-    let before = held();
+    let before = descriptors();
     (0..200).for_each(|_| cycle());
-    back_to(before);
+    back_to(before, 2);
     assert_eq!(local.pins(), 0);
 }
 
@@ -93,9 +97,9 @@ fn backends_come_and_go() {
         }
     };
     (0..4).for_each(cycle);
-    let before = held();
+    let before = descriptors();
     (0..60).for_each(cycle);
-    back_to(before);
+    back_to(before, 0);
 }
 
 /// The connections of a peer that has died are given back although nobody uses or removes it.
@@ -104,18 +108,19 @@ fn the_connections_of_dead_peers_are_given_back() {
     let _alone = alone();
     let near = Node::new("near", config());
     let (local, _) = near.region(100, Access::LOCAL);
-    let before = held();
-    let sessions: Vec<Arc<dyn Session>> = (0..50)
-        .map(|number| {
-            let far = Node::new(&format!("far {number}"), config());
-            near.backend.add_peer(&far.desc()).unwrap();
-            let (_remote, desc) = far.region(100, Access::READ_WRITE);
-            let session = near.session(&local, &desc);
-            succeed(&submit(&session, Op::Read, &[Piece::new(0, 0, 100)]));
-            session
-        })
-        .collect();
-    back_to(before);
+    let live_and_die = |number| {
+        let far = Node::new(&format!("far {number}"), config());
+        near.backend.add_peer(&far.desc()).unwrap();
+        let (_remote, desc) = far.region(100, Access::READ_WRITE);
+        let session = near.session(&local, &desc);
+        succeed(&submit(&session, Op::Read, &[Piece::new(0, 0, 100)]));
+        session
+    };
+    let first = live_and_die(0);
+    until("the loss is noticed", || !first.alive());
+    let before = descriptors();
+    let sessions: Vec<Arc<dyn Session>> = (1..50).map(live_and_die).collect();
+    back_to(before, 1);
     assert!(sessions.iter().all(|session| !session.alive()));
 }
 
@@ -123,13 +128,11 @@ fn the_connections_of_dead_peers_are_given_back() {
 #[test]
 fn connections_that_are_cut_again_and_again() {
     let _alone = alone();
-    let link = Link::new(&config(), 10_000);
+    // Enough for every connection, so that all of them stand when the count is taken.
+    let link = Link::new(&config(), 1 << 20);
     let cycle = |link: &Link, round: u64| {
-        if round % 2 == 0 {
-            link.relay.cut()
-        } else {
-            link.relay.reset()
-        }
+        let break_it = if round.is_multiple_of(2) { Relay::cut } else { Relay::reset };
+        break_it(&link.relay);
         until("the loss is noticed", || !link.session.alive());
         link.relay.flow();
         // A connection that was on its way when the others were cut is lost a little later.
@@ -138,9 +141,9 @@ fn connections_that_are_cut_again_and_again() {
     };
     cycle(&link, 0);
     cycle(&link, 1);
-    let before = held();
+    let before = descriptors();
     (0..50).for_each(|round| cycle(&link, round));
-    back_to(before);
+    back_to(before, 2);
 }
 
 /// Strangers leave nothing behind either.
@@ -158,9 +161,9 @@ fn strangers_leave_nothing_behind() {
         broken.ended();
     };
     cycle();
-    let before = held();
+    let before = descriptors();
     (0..100).for_each(|_| cycle());
-    back_to(before);
+    back_to(before, 1);
 }
 
 /// Puts the limit of descriptors back.
@@ -176,7 +179,7 @@ impl Drop for Limited {
 fn exhaust() -> (Limited, Vec<File>) {
     let limit = getrlimit(Resource::Nofile);
     let restore = Limited(limit);
-    let few = held()[0] as u64 + 50;
+    let few = descriptors() as u64 + 50;
     setrlimit(Resource::Nofile, Rlimit { current: Some(few), maximum: limit.maximum }).unwrap();
     (restore, std::iter::from_fn(|| File::open("/dev/null").ok()).collect())
 }
@@ -230,26 +233,13 @@ fn threads_that_look_up_names_end() {
     let far = Node::new("far", TcpConfig { advertise: Some("localhost".into()), ..config() });
     let (local, _) = near.region(100, Access::LOCAL);
     let (_remote, desc) = far.region(100, Access::READ_WRITE);
-    let before = held();
-    for _ in 0..30 {
+    let cycle = || {
         near.backend.add_peer(&far.desc()).unwrap();
         succeed(&submit(&near.session(&local, &desc), Op::Read, &[Piece::new(0, 0, 100)]));
         near.backend.remove_peer(&far.key);
-    }
-    back_to(before);
-}
-
-/// The relay of these tests gives back what it takes.
-#[test]
-fn a_relay_leaves_nothing_behind() {
-    let _alone = alone();
-    let node = Node::new("far", config());
-    let before = held();
-    for _ in 0..10 {
-        let relay = Relay::new(node.port()).unwrap();
-        let mut raw = Raw::silent(relay.port());
-        raw.send(&Raw::hello(1, 1, &[0; 32]));
-        raw.message().unwrap();
-    }
-    back_to(before);
+    };
+    cycle();
+    let before = descriptors();
+    (0..30).for_each(|_| cycle());
+    back_to(before, 2);
 }
