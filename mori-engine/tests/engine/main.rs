@@ -5,6 +5,8 @@
 mod fake;
 
 mod batches;
+#[cfg(feature = "tcp")]
+mod futures;
 mod lifetimes;
 mod peers;
 mod registration;
