@@ -10,20 +10,14 @@ use mori_engine::{
 /// The engine's name of the GPU-to-GPU transport.
 pub(crate) const XGMI: &str = "xgmi";
 
-/// The GPU-to-GPU transport of a build that has none: programs create it whether or not there is a GPU.
-pub(crate) fn xgmi() -> Arc<dyn Backend> {
-    Arc::new(Absent { name: XGMI, why: "this build of the package has no XGMI transport" })
+/// The GPU-to-GPU transport on a machine that has none, as `why` says: programs create it whether or not there is a GPU.
+pub(crate) fn xgmi(why: Error) -> Arc<dyn Backend> {
+    Arc::new(Absent { name: XGMI, why })
 }
 
 struct Absent {
     name: &'static str,
-    why: &'static str,
-}
-
-impl Absent {
-    fn error(&self) -> Error {
-        Error::new(ErrorKind::Unavailable, self.why)
-    }
+    why: Error,
 }
 
 impl Backend for Absent {
@@ -45,25 +39,26 @@ impl Backend for Absent {
         Ok(Attachment::default())
     }
 
-    fn register(&self, _region: &Region) -> Result<Option<TransportBlob>> {
-        Ok(None)
+    fn register(&self, region: &Region) -> Result<Option<TransportBlob>> {
+        // Host memory is for other transports; device memory has been waiting for this one.
+        if region.location().is_host() { Ok(None) } else { Err(self.why.clone()) }
     }
 
     fn deregister(&self, _region: RegionId) {}
 
     fn add_peer(&self, _peer: &EngineDesc) -> Result<()> {
         // NotFound is what the engine takes without a line in its log.
-        Err(Error::new(ErrorKind::NotFound, self.why))
+        Err(Error::new(ErrorKind::NotFound, self.why.message()))
     }
 
     fn remove_peer(&self, _peer: &EngineKey) {}
 
     fn route(&self, _local: &Region, _remote: &MemoryDesc) -> Result<()> {
-        Err(self.error())
+        Err(self.why.clone())
     }
 
     fn session(&self, _local: &Region, _remote: &MemoryDesc) -> Result<Arc<dyn BackendSession>> {
-        Err(self.error())
+        Err(self.why.clone())
     }
 
     fn shutdown(&self) {}

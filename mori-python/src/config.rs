@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use mori_engine::{Secret, TcpConfig};
+use mori_engine::{Secret, TcpConfig, XgmiConfig};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -210,6 +211,30 @@ macro_rules! streams {
             }
         }
     };
+}
+
+impl Default for XgmiBackendConfig {
+    fn default() -> Self {
+        Self::new(64, 64)
+    }
+}
+
+impl XgmiBackendConfig {
+    /// The transport's own configuration. It makes events when it needs them, so the number here only raises the limit.
+    pub(crate) fn to_xgmi(&self) -> PyResult<XgmiConfig> {
+        let default = XgmiConfig::default();
+        let number = |value: i32, what: &str| {
+            usize::try_from(value)
+                .ok()
+                .filter(|value| *value > 0)
+                .ok_or_else(|| PyValueError::new_err(format!("{what} must be at least 1, not {value}")))
+        };
+        Ok(XgmiConfig {
+            streams_per_device: number(self.num_streams, "num_streams")?,
+            events_per_device: number(self.num_events, "num_events")?.max(default.events_per_device),
+            ..default
+        })
+    }
 }
 
 streams!(XgmiBackendConfig, "the GPU-to-GPU transport of one node");

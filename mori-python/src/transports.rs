@@ -56,11 +56,8 @@ pub(crate) fn create(
             rdma(py, owner, &environment::overlay(&config))
         }
         BackendType::Xgmi => {
-            fitting::<XgmiBackendConfig>(kind, config)?;
-            let engine = owner.engine()?;
-            py.detach(|| engine.add_backend(absent::xgmi())).or_raise()?;
-            owner.provided().push(Provided { kind, backend: absent::XGMI, carries: false, notifies: false });
-            Ok(())
+            let config = fitting::<XgmiBackendConfig>(kind, config)?.unwrap_or_default();
+            xgmi(py, owner, &config)
         }
         BackendType::Fabric => {
             fitting::<FabricBackendConfig>(kind, config)?;
@@ -114,6 +111,29 @@ fn tcp(py: Python<'_>, owner: &Arc<Owner>, kind: BackendType, config: &TcpBacken
         backend: TCP,
         carries: true,
         notifies: config.enable_notification,
+    });
+    Ok(())
+}
+
+/// The transport between the GPUs of this node; where there is none, what says so.
+fn xgmi(py: Python<'_>, owner: &Arc<Owner>, config: &XgmiBackendConfig) -> PyResult<()> {
+    let engine = owner.engine()?;
+    let config = config.to_xgmi()?;
+    let carries = py
+        .detach(|| match engine.add_xgmi(config) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                tracing::info!(engine = %engine.key(), %error, "no XGMI transport here");
+                engine.add_backend(absent::xgmi(error)).map(|()| false)
+            }
+            Err(error) => Err(error),
+        })
+        .or_raise()?;
+    owner.provided().push(Provided {
+        kind: BackendType::Xgmi,
+        backend: absent::XGMI,
+        carries,
+        notifies: false,
     });
     Ok(())
 }
