@@ -13,6 +13,7 @@ mod inbox;
 mod io;
 mod log;
 mod members;
+mod memory;
 mod notification;
 mod outcome;
 mod owner;
