@@ -144,6 +144,10 @@ impl Initiator {
         let failed = match socket.take_error() {
             Ok(Some(error)) | Err(error) => error,
             Ok(None) => match socket.peer_addr() {
+                // Where nobody listens, a connection to a port that the system also hands out may have met itself.
+                Ok(peer) if socket.local_addr().is_ok_and(|own| own == peer) => {
+                    io::ErrorKind::ConnectionRefused.into()
+                }
                 Ok(_) => return self.greet(shared),
                 Err(error) if error.kind() == io::ErrorKind::NotConnected => return Ok(()),
                 Err(error) => error,

@@ -357,6 +357,22 @@ fn e2_a_deadline_that_does_not_pass_changes_nothing() {
     fail(&link.session.submit(Op::Read, &whole, &deadline(Duration::ZERO)), ErrorKind::Cancelled);
 }
 
+/// E2: a deadline that passes while the connection is only being asked for is seen all the same.
+#[test]
+fn e2_a_deadline_may_pass_before_anybody_looks() {
+    let link = Link::new(&single(), 1000);
+    for round in 0..200 {
+        link.relay.flow();
+        until("it works", || finish(&link.whole(Op::Read)).is_success());
+        link.relay.cut();
+        until("the loss is noticed", || !link.session.alive());
+        link.relay.hold();
+        let options = deadline(Duration::from_micros(round % 20));
+        let status = link.session.submit(Op::Read, &[Piece::new(0, 0, 1000)], &options);
+        fail(&status, ErrorKind::Cancelled);
+    }
+}
+
 /// E2: many deadlines on many connections, some of which pass; the early ones are not kept waiting for the late ones.
 #[test]
 fn e2_deadlines_pass_in_any_order() {

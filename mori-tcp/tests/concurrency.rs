@@ -196,3 +196,24 @@ fn peers_and_regions_come_and_go_under_traffic() {
         }
     });
 }
+
+/// An engine may be its own peer, also on a single thread that serves both ends.
+#[test]
+fn an_engine_may_be_its_own_peer() {
+    for io_threads in [1, 2] {
+        let node = Node::new("self", TcpConfig { io_threads, ..config() });
+        node.backend.add_peer(&node.desc()).unwrap();
+        let length = 3 << 20;
+        let (local, _) = node.region(length, Access::LOCAL);
+        let (remote, desc) = node.region(length, Access::READ_WRITE);
+        remote.write_at(0, &pattern(length, 1)).unwrap();
+        let session = node.session(&local, &desc);
+        let whole = [Piece::new(0, 0, length as u64)];
+        succeed(&submit(&session, Op::Read, &whole));
+        assert!(bytes(&local) == pattern(length, 1));
+        local.write_at(0, &pattern(length, 2)).unwrap();
+        succeed(&session.submit(Op::Write, &whole, &notify(1, b"to myself", true)));
+        assert!(bytes(&remote) == pattern(length, 2));
+        assert_eq!(node.notifications.wait(PATIENCE).unwrap().peer, node.key);
+    }
+}
