@@ -375,8 +375,8 @@ impl Worker {
         let conn = Initiator::new(lane, peer, now, self.shared.config.connect_timeout);
         self.conns.insert(token, Conn::Initiator(Box::new(conn)));
         self.handle.ticking.store(true, Ordering::Relaxed);
-        // A deadline on this lane may have come before the lane, and passed with nobody to look at: look now. AcqRel as in
-        // `WorkerHandle::busy`.
+        // A deadline on this lane may have come before the lane, and passed with nobody to look at it: look now. AcqRel
+        // pairs with the minimum in `WorkerHandle::busy`.
         self.handle.earliest.fetch_min(self.handle.nanos(now), Ordering::AcqRel);
         match host.parse() {
             Ok(address) => self.resolved(token, Ok([SocketAddr::new(address, port)].into())),
