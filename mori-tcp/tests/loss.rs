@@ -5,6 +5,7 @@ mod support;
 
 use std::future::Future;
 use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
@@ -234,6 +235,32 @@ fn e4_other_peers_are_not_delayed() {
     silent.relay.flow();
     held.iter().for_each(succeed);
     drop(lost_region);
+}
+
+/// E4: a silent peer is lost within the configured time also while the thread never comes to rest, and had slept before.
+#[test]
+fn e4_a_silent_peer_is_lost_under_steady_traffic() {
+    let busy = TcpConfig { io_threads: 1, busy_window: Duration::from_millis(10), ..hasty() };
+    let silent = Link::between(Node::new("near", busy), Node::new("far", patient()), LENGTH);
+    let healthy = Node::new("healthy", patient());
+    silent.near.backend.add_peer(&healthy.desc()).unwrap();
+    let (_remote, desc) = healthy.region(4096, Access::READ_WRITE);
+    let (local, _) = silent.near.region(4096, Access::LOCAL);
+    let session = silent.near.session(&local, &desc);
+    // Nothing comes; meanwhile the thread stops looking at its clock.
+    assert_eq!(silent.near.notifications.wait(Duration::from_millis(600)), None);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                succeed(&submit(&session, Op::Read, &[Piece::new(0, 0, 4096)]));
+            }
+        });
+        silent.relay.hold();
+        let error = silent.whole(Op::Read).wait(support::PATIENCE);
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(error, StatusCode::Failure(ErrorKind::PeerLost));
+    });
 }
 
 /// E4: nobody listens at the address: at once.
