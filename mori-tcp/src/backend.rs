@@ -57,34 +57,39 @@ impl TcpBackend {
 
     /// Opens the listening socket and the threads' poll sets, and starts the threads.
     fn start(&self, context: BackendContext, listener: std::net::TcpListener) -> Result<()> {
-        let failed = |error: std::io::Error| {
-            Error::io(ErrorKind::ResourceExhausted, "cannot set up the I/O threads", &error)
-        };
         let base = self.shared.clock.now();
         let mut polls = Vec::new();
         let mut handles = Vec::new();
         for _ in 0..self.shared.config.io_threads {
-            let poll = Poll::new().map_err(failed)?;
-            handles.push(Arc::new(WorkerHandle::new(poll.registry(), base).map_err(failed)?));
+            let poll = Poll::new().map_err(|error| exhausted(&error))?;
+            handles
+                .push(Arc::new(WorkerHandle::new(poll.registry(), base).map_err(|error| exhausted(&error))?));
             polls.push(poll);
         }
         self.shared.attach(context, handles.clone())?;
+        // From here on the backend is this engine's: what fails must leave no threads behind.
+        self.run(polls, handles, listener).inspect_err(|_| self.shared.shut_down())
+    }
+
+    fn run(
+        &self,
+        polls: Vec<Poll>,
+        handles: Vec<Arc<WorkerHandle>>,
+        listener: std::net::TcpListener,
+    ) -> Result<()> {
         let mut listener = Some(TcpListener::from_std(listener));
         for (index, (poll, handle)) in polls.into_iter().zip(handles).enumerate() {
             let shared = Arc::clone(&self.shared);
-            let worker = Worker::new(poll, handle, shared, listener.take()).map_err(failed)?;
+            let worker =
+                Worker::new(poll, handle, shared, listener.take()).map_err(|error| exhausted(&error))?;
             let thread = std::thread::Builder::new()
                 .name(format!("mori-tcp-{index}"))
                 .spawn(move || worker.run())
-                .map_err(failed)?;
+                .map_err(|error| exhausted(&error))?;
             self.shared.threads.lock().push(thread);
         }
         // A shutdown that came meanwhile may have missed the threads.
-        if let Err(error) = self.shared.check_open() {
-            self.shared.shut_down();
-            return Err(error);
-        }
-        Ok(())
+        self.shared.check_open().map(|_| ())
     }
 
     fn peer(&self, remote: &MemoryDesc) -> Result<(Arc<Peer>, MemoryBlob)> {
@@ -152,12 +157,7 @@ impl Backend for TcpBackend {
         };
         let blob = EngineBlob { instance: context.instance, host: host.clone(), port: local.port() };
         tracing::info!(engine = %context.engine, address = %local, advertised = %host, "tcp backend listens");
-        if let Err(error) = self.start(context, listener) {
-            if error.kind() != ErrorKind::BadState {
-                self.shared.shut_down();
-            }
-            return Err(error);
-        }
+        self.start(context, listener)?;
         Ok(Attachment { host: Some(host), port: Some(local.port()), blob: Some(blob.encode()) })
     }
 
@@ -248,6 +248,10 @@ impl std::fmt::Debug for TcpBackend {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TcpBackend").field("config", &self.shared.config).finish_non_exhaustive()
     }
+}
+
+fn exhausted(error: &std::io::Error) -> Error {
+    Error::io(ErrorKind::ResourceExhausted, "cannot set up the I/O threads", error)
 }
 
 /// Listens on the first of the addresses that `bind` stands for that can be had.

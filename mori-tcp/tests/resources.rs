@@ -7,8 +7,8 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use mori_core::{Access, Backend, ErrorKind, Op, Piece, Session};
-use mori_tcp::TcpConfig;
+use mori_core::{Access, Backend, BackendContext, ErrorKind, NotificationQueue, Op, Piece, Session};
+use mori_tcp::{TcpBackend, TcpConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use support::raw::{Frame, PING, PONG, Raw};
 use support::relay::Relay;
@@ -184,6 +184,15 @@ fn exhaust() -> (Limited, Vec<File>) {
     (restore, std::iter::from_fn(|| File::open("/dev/null").ok()).collect())
 }
 
+fn context() -> BackendContext {
+    BackendContext {
+        engine: "late".into(),
+        instance: support::instance(),
+        node_id: "test".into(),
+        notifications: NotificationQueue::new(1),
+    }
+}
+
 /// Without descriptors nobody is accepted and nobody connected to, which says so; what stands goes on; and when there are some
 /// again, both work.
 #[test]
@@ -220,8 +229,17 @@ fn running_out_of_descriptors_is_survived() {
     let (restore, all) = exhaust();
     let error = Node::try_new("late", config()).map(drop).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::ResourceExhausted | ErrorKind::Unavailable), "{error}");
+    // With some, but not enough, it can be tried again: three are the socket and half of what a thread needs.
     drop(all);
     drop(restore);
+    let (restore, mut all) = exhaust();
+    let backend = TcpBackend::new(config()).unwrap();
+    all.truncate(all.len() - 3);
+    let error = backend.attach(context()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ResourceExhausted, "{error}");
+    drop(all);
+    drop(restore);
+    backend.attach(context()).unwrap();
     succeed(&submit(&near.session(&local, &desc), Op::Read, &[Piece::new(0, 0, 1000)]));
 }
 
