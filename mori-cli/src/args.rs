@@ -64,6 +64,9 @@ pub struct ReplayArgs {
     /// Blocks in the pool of the server started here [default: 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "target")]
     pub pool_blocks: Option<u32>,
+    /// Its device, with xgmi [default: the next one]
+    #[arg(long, value_name = "N", conflicts_with = "target")]
+    pub pool_device: Option<u32>,
     /// Address of a running `mori serve`; without, one is started here
     #[arg(long, value_name = "HOST:PORT")]
     pub target: Option<String>,
@@ -168,9 +171,12 @@ impl From<PiecesArg> for Pieces {
 /// How bytes move.
 #[derive(Debug, Clone, Args)]
 pub struct LinkArgs {
-    /// Transport; this program has only tcp
+    /// tcp, or xgmi between the GPUs of one node
     #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = parse_transport)]
     pub transport: Transport,
+    /// Device whose memory is used, with xgmi
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub device: u32,
     /// Connections to each peer
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
@@ -190,11 +196,16 @@ pub struct LinkArgs {
 pub enum Transport {
     /// TCP.
     Tcp,
+    /// Peer access between the GPUs of one node.
+    Xgmi,
 }
 
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("tcp")
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Xgmi => "xgmi",
+        })
     }
 }
 
@@ -238,8 +249,9 @@ fn parse_model(text: &str) -> Result<Model, String> {
 fn parse_transport(text: &str) -> Result<Transport, String> {
     match text {
         "tcp" => Ok(Transport::Tcp),
-        "rdma" | "xgmi" => Err(format!("{text} is not available in this program; use tcp")),
-        _ => Err("the transports are tcp, rdma, xgmi, of which this program has tcp".to_owned()),
+        "xgmi" => Ok(Transport::Xgmi),
+        "rdma" => Err("rdma is not available in this program; use tcp or xgmi".to_owned()),
+        _ => Err("the transports are tcp, rdma, xgmi, of which this program has tcp and xgmi".to_owned()),
     }
 }
 
@@ -333,6 +345,9 @@ mod tests {
         assert_eq!(args.cache, Some(3 << 29));
         assert_eq!(args.shape.model().name, "deepseek-v3");
         assert_eq!(args.shape.pieces(), Pieces::Tensor);
+        let args = replay("--transport xgmi --device 3 --pool-device 5");
+        assert_eq!((args.link.transport, args.link.device), (Transport::Xgmi, 3));
+        assert_eq!(args.pool_device, Some(5));
     }
 
     #[test]
@@ -347,7 +362,8 @@ mod tests {
             ("mori replay --requests -5", "-5"),
             ("mori replay --model gpt", "llama-3-70b"),
             ("mori replay --transport rdma", "rdma is not available"),
-            ("mori replay --transport xgmi", "xgmi is not available"),
+            ("mori replay --target a:1 --pool-device 1", "cannot be used with"),
+            ("mori replay --device -1", "-1"),
             ("mori replay --transport pigeon", "the transports are"),
             ("mori replay --speed 0", "above 0"),
             ("mori replay --speed inf", "above 0"),

@@ -11,6 +11,7 @@ pub mod generate;
 pub mod layout;
 pub mod link;
 pub mod machine;
+pub mod medium;
 pub mod model;
 pub mod node;
 pub mod pace;

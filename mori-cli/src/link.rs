@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use mori_engine::{
-    Access, Clock, Engine, EngineDesc, EngineKey, Error, ErrorKind, Memory, MemoryDesc, Piece, Session,
-    Status, TcpConfig, TransferOptions,
+    Access, Clock, Engine, EngineDesc, EngineKey, Error, ErrorKind, MemoryDesc, Piece, Session, Status,
+    TransferOptions,
 };
 
 use crate::child::ServeChild;
@@ -15,7 +15,7 @@ use crate::control::{self, Answer, ControlError, Description, Question, Secret};
 use crate::failure::Failure;
 use crate::fetch::{BlockRead, FailureKind, Fetcher, Outcome, ReconnectError, Remote};
 use crate::layout::Layout;
-use crate::node;
+use crate::medium::{Medium, Node, Pool};
 use crate::stop::Stop;
 
 /// How long a serving process may take to answer a question.
@@ -129,7 +129,7 @@ struct Link {
 #[derive(Debug)]
 pub struct EngineFetcher {
     engine: Engine,
-    pool: Memory,
+    pool: Pool,
     layout: Layout,
     link: Link,
     server: Server,
@@ -148,7 +148,7 @@ impl EngineFetcher {
     ///
     /// When the pool does not fit, or the process cannot be reached.
     pub fn new(
-        config: TcpConfig,
+        medium: &Medium,
         layout: Layout,
         server: Server,
         description: &Description,
@@ -156,8 +156,7 @@ impl EngineFetcher {
         stop: Stop,
     ) -> Result<Self, Failure> {
         let name = format!("mori-replay-{}-{:08x}", std::process::id(), getrandom::u32().unwrap_or(0));
-        let engine = Engine::builder(name).tcp(config).build().map_err(Failure::server)?;
-        let pool = node::allocate(&engine, &layout, Access::LOCAL)?;
+        let Node { engine, pool } = medium.node(&name, &layout, Access::LOCAL)?;
         let link = connect(&engine, &pool, &server, description, secret.as_ref()).map_err(Failure::server)?;
         Ok(Self {
             clock: engine.wait_policy().clock.clone(),
@@ -223,7 +222,7 @@ fn is_quiet(status: &Status) -> bool {
 /// Makes the peer known and opens a session with its pool.
 fn connect(
     engine: &Engine,
-    pool: &Memory,
+    pool: &Pool,
     server: &Server,
     description: &Description,
     secret: Option<&Secret>,
@@ -237,7 +236,7 @@ fn connect(
     }
     let before = server.usage(secret).ok().filter(|(seed, _)| *seed == description.seed);
     engine.add_peer(&peer).map_err(|error| error.to_string())?;
-    let session = engine.session(pool, &memory).map_err(|error| error.to_string())?;
+    let session = engine.session(pool.memory(), &memory).map_err(|error| error.to_string())?;
     tracing::info!(%address, pid = description.pid, backend = session.backend(), "connected");
     let remote =
         Remote { peer: format!("{address} (process {})", description.pid), layout, seed: description.seed };

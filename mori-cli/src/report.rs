@@ -30,6 +30,8 @@ pub struct Setup {
     pub pool_blocks: u32,
     /// The transport.
     pub transport: String,
+    /// Where the cache is: `host`, or a device by number and bus id. A simulated device is called that.
+    pub memory: String,
     /// The serving process: address and process id.
     pub peer: String,
     /// Whether bytes were verified.
@@ -199,6 +201,7 @@ impl Report<'_> {
         row("block", format!("{} in {} pieces", bytes(setup.block_bytes), setup.block_pieces));
         row("cache, pool", format!("{}, {} blocks", setup.cache_blocks, setup.pool_blocks));
         row("peer", format!("{} over {}", setup.peer, setup.transport));
+        row("memory", setup.memory.clone());
         row("requests done", tally.requests_done.to_string());
         row("requests failed", tally.requests_failed.to_string());
         if tally.requests_interrupted > 0 {
@@ -283,6 +286,7 @@ mod tests {
             cache_blocks: 100,
             pool_blocks: 200,
             transport: "tcp".to_owned(),
+            memory: "host".to_owned(),
             peer: "127.0.0.1:5 (process 6)".to_owned(),
             verified: true,
         }
@@ -351,6 +355,7 @@ mod tests {
         assert_eq!(at("/cpu_seconds/replay"), 1.5);
         assert_eq!(at("/cpu_seconds/serve"), serde_json::Value::Null);
         assert_eq!(at("/setup/model"), "llama-3-8b");
+        assert_eq!(at("/setup/memory"), "host");
         assert_eq!(at("/setup/verified"), true);
     }
 

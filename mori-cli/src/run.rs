@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use crate::args::{self, Command, GENERATED_REQUESTS, Instead, ReplayArgs};
-use crate::control::{Description, Secret};
+use crate::args::{self, Command, GENERATED_REQUESTS, Instead, ReplayArgs, Transport};
+use crate::control::Description;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::fetch::{FailureKind, Fetcher};
@@ -12,6 +12,7 @@ use crate::generate::Generator;
 use crate::layout::Layout;
 use crate::link::{EngineFetcher, Launch, Server};
 use crate::machine;
+use crate::medium::Medium;
 use crate::model::Pieces;
 use crate::node;
 use crate::pace::RealPace;
@@ -88,14 +89,16 @@ fn print(text: &str) -> Exit {
 fn replay(args: &ReplayArgs, stop: &Stop) -> Result<Exit, Failure> {
     let (trace, requests, count) = open_trace(args)?;
     let secret = node::read_secret(args.link.secret_file.as_deref())?;
-    let server = find_server(args)?;
+    // What this machine does not have is told before anything is started.
+    let medium = Medium::of_replay(&args.link, secret.as_ref())?;
+    let server = find_server(args, &medium)?;
     let description = server.describe(secret.as_ref(), None).map_err(Failure::server)?;
     check_agreement(args, &description)?;
     let remote_layout = description.layout().map_err(Failure::server)?;
     let shape = *remote_layout.shape();
     let layout = Layout::new(shape, cache_blocks(args, shape.block_bytes())?).map_err(Failure::usage)?;
 
-    let mut fetcher = connect(args, layout, server, &description, secret, stop)?;
+    let mut fetcher = EngineFetcher::new(&medium, layout, server, &description, secret, stop.clone())?;
     let mut setup = Setup {
         trace,
         seed: args.seed,
@@ -106,6 +109,7 @@ fn replay(args: &ReplayArgs, stop: &Stop) -> Result<Exit, Failure> {
         cache_blocks: layout.slots(),
         pool_blocks: remote_layout.slots(),
         transport: args.link.transport.to_string(),
+        memory: medium.memory(),
         peer: fetcher.remote().peer.clone(),
         verified: !args.no_verify,
     };
@@ -156,7 +160,7 @@ fn open_trace(args: &ReplayArgs) -> Result<(String, Requests, Option<u64>), Fail
 }
 
 /// The server to read from: the one that runs at the target, or one of our own.
-fn find_server(args: &ReplayArgs) -> Result<Server, Failure> {
+fn find_server(args: &ReplayArgs, medium: &Medium) -> Result<Server, Failure> {
     if let Some(target) = &args.target {
         return Ok(Server::At(target.clone()));
     }
@@ -164,14 +168,26 @@ fn find_server(args: &ReplayArgs) -> Result<Server, Failure> {
     let shape = args.shape.model().shape(args.shape.scale(), args.shape.pieces()).map_err(Failure::usage)?;
     let blocks = args.pool_blocks.unwrap_or(args::POOL_BLOCKS);
     let layout = Layout::new(shape, blocks).map_err(Failure::usage)?;
-    layout.check_fits(machine::available_memory().unwrap_or(u64::MAX)).map_err(Failure::usage)?;
+    let device = pool_device(args, medium)?;
+    if device.is_none() {
+        layout.check_fits(machine::available_memory().unwrap_or(u64::MAX)).map_err(Failure::usage)?;
+    }
     let program = std::env::current_exe()
         .map_err(|error| Failure::server(format!("cannot find this program to start it again: {error}")))?;
-    Server::start(Launch { program, args: serve_command(args, blocks) })
+    Server::start(Launch { program, args: serve_command(args, blocks, device) })
+}
+
+/// The device of a serving process of our own, if devices count: the one that was asked for, or the one after ours.
+fn pool_device(args: &ReplayArgs, medium: &Medium) -> Result<Option<u32>, Failure> {
+    if args.link.transport != Transport::Xgmi {
+        return Ok(None);
+    }
+    let devices = medium.devices()?.max(1);
+    Ok(Some(args.pool_device.unwrap_or((args.link.device + 1) % devices)))
 }
 
 /// The command line of a serving process that fits this replay.
-fn serve_command(args: &ReplayArgs, blocks: u32) -> Vec<OsString> {
+fn serve_command(args: &ReplayArgs, blocks: u32, device: Option<u32>) -> Vec<OsString> {
     let mut command: Vec<OsString> = vec!["serve".into(), "--exit-with-parent".into()];
     let mut option = |name: &str, value: OsString| command.extend([OsString::from(name), value]);
     option("--model", args.shape.model().name.into());
@@ -183,6 +199,9 @@ fn serve_command(args: &ReplayArgs, blocks: u32) -> Vec<OsString> {
     option("--pieces", pieces.into());
     option("--pool-blocks", blocks.to_string().into());
     option("--transport", args.link.transport.to_string().into());
+    if let Some(device) = device {
+        option("--device", device.to_string().into());
+    }
     option("--connections", args.link.connections.to_string().into());
     option("--threads", args.link.threads.to_string().into());
     option("--peer-timeout", args.link.peer_timeout.as_secs_f64().to_string().into());
@@ -229,19 +248,6 @@ fn cache_blocks(args: &ReplayArgs, block_bytes: u64) -> Result<u32, Failure> {
             Err(Failure::usage(format!("a cache of {bytes} bytes has more blocks than this program counts")))
         }
     }
-}
-
-fn connect(
-    args: &ReplayArgs,
-    layout: Layout,
-    server: Server,
-    description: &Description,
-    secret: Option<Secret>,
-    stop: &Stop,
-) -> Result<EngineFetcher, Failure> {
-    // Nobody connects to this side: any free port of loopback will do.
-    let config = node::tcp_config(&args.link, secret.as_ref(), "127.0.0.1:0".to_owned(), None);
-    EngineFetcher::new(config, layout, server, description, secret, stop.clone())
 }
 
 /// The status that the program ends with, and why. If several apply, wrong bytes come first, then why the replay ended,

@@ -4,18 +4,19 @@
 //! the engine alone.
 
 use std::io::{self, Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use mori_engine::{Access, Engine, Memory};
+use mori_engine::Access;
 use serde_bytes::ByteBuf;
 
-use crate::args::ServeArgs;
+use crate::args::{ServeArgs, Transport};
 use crate::child::Ready;
-use crate::control::{Answers, ControlServer, Description, Usage};
+use crate::control::{Answers, ControlServer, Description, Secret, Usage};
 use crate::failure::Failure;
 use crate::layout::Layout;
 use crate::machine;
+use crate::medium::{Medium, Node, Pool};
 use crate::node;
 use crate::pattern::Pattern;
 use crate::stop::Stop;
@@ -41,15 +42,11 @@ pub fn serve(args: &ServeArgs, stop: &Stop, out: &mut dyn Write) -> Result<(), F
     let listener = TcpListener::bind(&args.listen).map_err(unbound)?;
     let address = listener.local_addr().map_err(unbound)?;
     let seed = random_seed()?;
-    let data = match &args.data_listen {
-        Some(data) => data.clone(),
-        None => std::net::SocketAddr::new(address.ip(), 0).to_string(),
-    };
-    let config = node::tcp_config(&args.link, secret.as_ref(), data, args.advertise.clone());
-    let engine =
-        Engine::builder(format!("mori-serve-{seed:016x}")).tcp(config).build().map_err(Failure::server)?;
-    let pool = node::allocate(&engine, &layout, Access::READ_ONLY)?;
+    let medium = medium(args, secret.as_ref(), address)?;
+    let Node { engine, pool } =
+        medium.node(&format!("mori-serve-{seed:016x}"), &layout, Access::READ_ONLY)?;
     fill(&pool, &layout, seed)?;
+    tracing::info!(memory = medium.memory(), "filled a pool of {} blocks", layout.slots());
 
     let description = Description {
         pid: std::process::id(),
@@ -73,6 +70,24 @@ pub fn serve(args: &ServeArgs, stop: &Stop, out: &mut dyn Write) -> Result<(), F
     Ok(())
 }
 
+/// What the data goes over. The memory of devices is shared within a node, so nobody connects to it.
+fn medium(args: &ServeArgs, secret: Option<&Secret>, control: SocketAddr) -> Result<Medium, Failure> {
+    if args.link.transport == Transport::Xgmi {
+        let given = [("--data-listen", &args.data_listen), ("--advertise", &args.advertise)];
+        if let Some((option, _)) = given.into_iter().find(|(_, value)| value.is_some()) {
+            return Err(Failure::usage(format!(
+                "{option} is of no use with --transport xgmi, which has no data connections; leave it out"
+            )));
+        }
+        return Medium::xgmi(args.link.device);
+    }
+    let data = match &args.data_listen {
+        Some(data) => data.clone(),
+        None => SocketAddr::new(control.ip(), 0).to_string(),
+    };
+    Ok(Medium::tcp(node::tcp_config(&args.link, secret, data, args.advertise.clone())))
+}
+
 struct Served {
     description: Description,
 }
@@ -94,7 +109,7 @@ fn random_seed() -> Result<u64, Failure> {
 }
 
 /// Writes the pattern into every piece of every slot.
-fn fill(pool: &Memory, layout: &Layout, seed: u64) -> Result<(), Failure> {
+fn fill(pool: &Pool, layout: &Layout, seed: u64) -> Result<(), Failure> {
     let mut scratch = vec![0; FILL_BYTES];
     for slot in 0..layout.slots() {
         for (number, piece) in (0..).zip(layout.pieces(slot)) {
@@ -149,8 +164,8 @@ mod tests {
         // Pieces of 147,456 bytes: more than one run each, the last one short.
         let shape = DEEPSEEK_V3.shape(4, Pieces::Layer).expect("fits");
         let layout = Layout::new(shape, 3).expect("fits");
-        let engine = Engine::builder("t").build().expect("engine");
-        let pool = node::allocate(&engine, &layout, Access::LOCAL).expect("memory");
+        let medium = Medium::tcp(mori_engine::TcpConfig::default());
+        let Node { engine: _engine, pool } = medium.node("t", &layout, Access::LOCAL).expect("a node");
         fill(&pool, &layout, 77).expect("filled");
         let mut bytes = vec![0; shape.piece_bytes() as usize];
         for slot in 0..3 {

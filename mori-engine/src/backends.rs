@@ -90,7 +90,9 @@ pub(crate) mod exports {
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
     #[cfg(feature = "xgmi")]
-    pub use mori_xgmi::{Completion as XgmiCompletion, XgmiBackend, XgmiConfig};
+    pub use mori_xgmi::{
+        Completion as XgmiCompletion, Device as XgmiDevice, Runtime as XgmiRuntime, XgmiBackend, XgmiConfig,
+    };
 }
 
 #[cfg(feature = "tcp")]

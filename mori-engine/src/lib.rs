@@ -18,7 +18,7 @@ mod sync;
 mod transfer;
 
 pub use attached::BackendInfo;
-#[cfg(feature = "tcp")]
+#[cfg(any(feature = "tcp", feature = "xgmi"))]
 pub use backends::exports::*;
 pub use batch::BatchItem;
 pub use builder::EngineBuilder;

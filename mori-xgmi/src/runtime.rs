@@ -67,6 +67,13 @@ impl Runtime {
         Ok(self.0.version()?)
     }
 
+    /// Whether the library is the project's simulation for tests, whose devices are no GPUs. Say so wherever you show what
+    /// was measured.
+    #[must_use]
+    pub fn is_simulated(&self) -> bool {
+        self.0.is_simulated()
+    }
+
     /// Functions of later releases, with whether this library has them. Without one the backend takes another way.
     #[must_use]
     pub fn optional_functions(&self) -> Vec<(&'static str, bool)> {

@@ -13,6 +13,7 @@ fn the_simulation_loads_like_a_library() {
     let simulation = Simulation::open().unwrap();
     let runtime = Runtime::load(Some(simulation.library())).unwrap();
     assert_eq!(runtime.version().unwrap(), 900_000_000);
+    assert!(runtime.is_simulated());
     assert!(runtime.optional_functions().iter().all(|(_, there)| *there));
     let devices = runtime.devices().unwrap();
     assert_eq!(devices.len(), 2);

@@ -36,7 +36,7 @@ const ARROWS: &[Row] = &[
     },
     Row { name: "mori-shm", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
     Row { name: "mori-engine", normal: &["mori-core"], optional: BACKENDS, tests: &["mori-testkit"] },
-    Row { name: "mori-cli", normal: &["mori-engine"], optional: &[], tests: &[] },
+    Row { name: "mori-cli", normal: &["mori-engine"], optional: &[], tests: &["mori-hip-sim"] },
     Row { name: "mori-python", normal: &["mori-engine"], optional: &[], tests: &[] },
     Row { name: "xtask", normal: &[], optional: &[], tests: &[] },
 ];

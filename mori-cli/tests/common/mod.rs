@@ -143,7 +143,12 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn start(args: &[&str]) -> Self {
-        let running = Running::start(&[&["serve"], SMALL.as_slice(), args].concat(), &[]);
+        Self::start_in(args, &[])
+    }
+
+    /// With variables of the environment.
+    pub(crate) fn start_in(args: &[&str], environment: &[(&str, &str)]) -> Self {
+        let running = Running::start(&[&["serve"], SMALL.as_slice(), args].concat(), environment);
         let line = running.out.recv_timeout(GUARD).expect("the ready line");
         let ready: Value = serde_json::from_str(&line).expect("JSON");
         assert_eq!(ready["event"], "ready");

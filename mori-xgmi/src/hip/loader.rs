@@ -1,6 +1,6 @@
 //! Finding and opening the runtime's library.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CString, OsString, c_void};
 use std::os::raw::c_int;
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,13 @@ impl Library {
         symbol.ok().map(|symbol| *symbol)
     }
 
+    /// Whether the library says of itself that it simulates devices: by the function that drives the simulation.
+    pub(super) fn is_simulation(&self) -> bool {
+        // SAFETY: the pointer is only compared with null, and dropped at once.
+        unsafe { self.function::<*const c_void>("mori_hip_sim_control") }
+            .is_some_and(|address| !address.is_null())
+    }
+
     /// The runtime's version, for messages about a library that lacks something.
     fn version(&self) -> String {
         // SAFETY: this is the symbol's signature, and it is called while the library is open.
@@ -87,7 +94,10 @@ fn load_from(candidates: Vec<PathBuf>) -> Result<(Api, PathBuf)> {
         let library = match Library::open(&path) {
             Ok(library) => library,
             Err(why) => {
-                tried.push(format!("{}: {why}", path.display()));
+                let name = path.display().to_string();
+                // The system's words often begin with the name themselves.
+                let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+                tried.push(format!("{name}: {why}"));
                 continue;
             }
         };
@@ -103,7 +113,7 @@ fn load_from(candidates: Vec<PathBuf>) -> Result<(Api, PathBuf)> {
     Err(Error::new(
         ErrorKind::Unavailable,
         format!(
-            "no usable HIP runtime library; install ROCm's, or name one in {VARIABLE}. Tried: {}",
+            "no usable HIP runtime library was found; install ROCm's, or name one in {VARIABLE}. Tried: {}",
             tried.join("; ")
         ),
     ))

@@ -100,6 +100,11 @@ impl Hip {
         Ok(version)
     }
 
+    /// Whether the library simulates its devices.
+    pub(crate) fn is_simulated(&self) -> bool {
+        self.api.simulated
+    }
+
     /// Which newer functions the library has.
     pub(crate) fn optional(&self) -> Vec<(&'static str, bool)> {
         self.api.optional()

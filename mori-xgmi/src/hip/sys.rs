@@ -67,6 +67,8 @@ macro_rules! table {
         pub(crate) struct Api {
             $(pub(crate) $name: unsafe extern "C" fn($($type),*) -> $out,)*
             $(pub(crate) $newer: Option<unsafe extern "C" fn($($newer_type),*) -> $newer_out>,)*
+            /// Whether its devices are simulated.
+            pub(crate) simulated: bool,
             /// Last, so that it goes last.
             _library: super::loader::Library,
         }
@@ -88,6 +90,7 @@ macro_rules! table {
                         // SAFETY: as above.
                         $newer: unsafe { library.function(stringify!($newer)) },
                     )*
+                    simulated: library.is_simulation(),
                     _library: library,
                 })
             }

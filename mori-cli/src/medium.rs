@@ -1,0 +1,237 @@
+//! What bytes move over, and the memory that goes with it: TCP between pools of host memory, or XGMI between pools of device
+//! memory on one node.
+
+use mori_engine::{
+    Access, Engine, EngineBuilder, Memory, MemoryDesc, Region, Repoll, TcpConfig, WaitPolicy, XgmiConfig,
+    XgmiRuntime,
+};
+
+use crate::args::{LinkArgs, Transport};
+use crate::failure::Failure;
+use crate::layout::Layout;
+use crate::node;
+
+/// The transport of this process, with what it needs of this machine.
+#[derive(Debug, Clone)]
+pub struct Medium(Kind);
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Tcp(TcpConfig),
+    Xgmi(DeviceChoice),
+}
+
+/// A device of the loaded runtime.
+#[derive(Debug, Clone)]
+struct DeviceChoice {
+    runtime: XgmiRuntime,
+    id: u32,
+    name: String,
+}
+
+/// An engine and its pool: what both processes are made of.
+#[derive(Debug)]
+pub struct Node {
+    /// The engine.
+    pub engine: Engine,
+    /// The pool, registered with it.
+    pub pool: Pool,
+}
+
+impl Medium {
+    /// TCP with this configuration.
+    pub fn tcp(config: TcpConfig) -> Self {
+        Self(Kind::Tcp(config))
+    }
+
+    /// XGMI with the memory of a device; the HIP runtime is loaded here.
+    ///
+    /// # Errors
+    ///
+    /// When this machine has no runtime, no device, or not that one.
+    pub fn xgmi(device: u32) -> Result<Self, Failure> {
+        let absent = |why: mori_engine::Error| {
+            // One line, whatever the system's loader has to say.
+            let why = why.message().split_whitespace().collect::<Vec<_>>().join(" ");
+            Failure::usage(format!(
+                "the transport xgmi is not available, because {why}. On a machine without AMD GPUs, use --transport tcp"
+            ))
+        };
+        let runtime = XgmiRuntime::load(None).map_err(absent)?;
+        let devices = runtime.devices().map_err(absent)?;
+        let Some(found) = devices.iter().find(|found| found.id == device) else {
+            let message = format!(
+                "there is no device {device}; {} shows {} to this process, counted from 0",
+                runtime.library().display(),
+                devices.len()
+            );
+            return Err(Failure::usage(message));
+        };
+        let name = if runtime.is_simulated() {
+            format!("simulated device {} ({}), no GPU", found.id, found.bus_id)
+        } else {
+            format!("GPU {} ({})", found.id, found.bus_id)
+        };
+        Ok(Self(Kind::Xgmi(DeviceChoice { runtime, id: found.id, name })))
+    }
+
+    /// The transport of a process that does not listen for others: any free port of loopback will do.
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::xgmi`].
+    pub fn of_replay(link: &LinkArgs, secret: Option<&crate::control::Secret>) -> Result<Self, Failure> {
+        match link.transport {
+            Transport::Tcp => Ok(Self::tcp(node::tcp_config(link, secret, "127.0.0.1:0".to_owned(), None))),
+            Transport::Xgmi => Self::xgmi(link.device),
+        }
+    }
+
+    /// How many devices this process sees; none of them counts over TCP.
+    ///
+    /// # Errors
+    ///
+    /// What the runtime says.
+    pub fn devices(&self) -> Result<u32, Failure> {
+        match &self.0 {
+            Kind::Tcp(_) => Ok(0),
+            Kind::Xgmi(device) => {
+                let devices = device.runtime.devices().map_err(Failure::usage)?;
+                Ok(u32::try_from(devices.len()).unwrap_or(u32::MAX))
+            }
+        }
+    }
+
+    /// Where the pool is, for people.
+    pub fn memory(&self) -> String {
+        match &self.0 {
+            Kind::Tcp(_) => "host".to_owned(),
+            Kind::Xgmi(device) => device.name.clone(),
+        }
+    }
+
+    /// An engine of this name with a pool of this layout.
+    ///
+    /// # Errors
+    ///
+    /// When the transport cannot start, or the memory is too small.
+    pub fn node(&self, name: &str, layout: &Layout, access: Access) -> Result<Node, Failure> {
+        let engine = self.add(Engine::builder(name)).build().map_err(Failure::server)?;
+        let pool = match &self.0 {
+            Kind::Tcp(_) => Pool::Host(node::allocate(&engine, layout, access)?),
+            Kind::Xgmi(device) => device.pool(&engine, layout, access)?,
+        };
+        Ok(Node { engine, pool })
+    }
+
+    fn add(&self, builder: EngineBuilder) -> EngineBuilder {
+        match &self.0 {
+            Kind::Tcp(config) => builder.tcp(config.clone()),
+            // The backend has no notifier, so a wait polls again and again instead of once more at its end.
+            Kind::Xgmi(_) => builder
+                .xgmi(XgmiConfig::default())
+                .wait_policy(WaitPolicy { repoll: Repoll::BACKOFF, ..WaitPolicy::DEFAULT }),
+        }
+    }
+}
+
+impl DeviceChoice {
+    fn pool(&self, engine: &Engine, layout: &Layout, access: Access) -> Result<Pool, Failure> {
+        let bytes = usize::try_from(layout.total_bytes()).map_err(Failure::usage)?;
+        let region: Region = self.runtime.allocate(self.id, bytes, access).map_err(|error| {
+            Failure::usage(format!(
+                "a pool of {} blocks needs {bytes} bytes of {}: {}; raise --scale or give it fewer blocks",
+                layout.slots(),
+                self.name,
+                error.message()
+            ))
+        })?;
+        let memory = engine.register(&region).map_err(Failure::usage)?;
+        Ok(Pool::Device { memory, runtime: self.runtime.clone() })
+    }
+}
+
+/// Registered memory that this process can look at.
+#[derive(Debug, Clone)]
+pub enum Pool {
+    /// Host memory.
+    Host(Memory),
+    /// Device memory, read and written by the runtime's copies.
+    Device {
+        /// The memory.
+        memory: Memory,
+        /// Who copies.
+        runtime: XgmiRuntime,
+    },
+}
+
+impl Pool {
+    /// The memory, for sessions.
+    pub fn memory(&self) -> &Memory {
+        match self {
+            Self::Host(memory) | Self::Device { memory, .. } => memory,
+        }
+    }
+
+    /// Its descriptor.
+    pub fn desc(&self) -> MemoryDesc {
+        self.memory().desc()
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Errors
+    ///
+    /// Past the end, or when the device fails.
+    pub fn read_at(&self, offset: u64, into: &mut [u8]) -> mori_engine::Result<()> {
+        match self {
+            Self::Host(memory) => memory.read_at(offset, into),
+            Self::Device { memory, runtime } => runtime.download(memory.region(), offset, into),
+        }
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::read_at`].
+    pub fn write_at(&self, offset: u64, from: &[u8]) -> mori_engine::Result<()> {
+        match self {
+            Self::Host(memory) => memory.write_at(offset, from),
+            Self::Device { memory, runtime } => runtime.upload(memory.region(), offset, from),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+    use crate::model::{LLAMA_3_8B, Pieces};
+
+    #[test]
+    fn a_pool_of_host_memory_is_read_and_written() {
+        let shape = LLAMA_3_8B.shape(8192, Pieces::Layer).expect("fits");
+        let layout = Layout::new(shape, 2).expect("fits");
+        let medium = Medium::tcp(TcpConfig::default());
+        assert_eq!((medium.memory().as_str(), medium.devices()), ("host", Ok(0)));
+        let node = medium.node("t", &layout, Access::LOCAL).expect("a node");
+        node.pool.write_at(7, b"bytes").expect("inside");
+        let mut bytes = [0; 5];
+        node.pool.read_at(7, &mut bytes).expect("inside");
+        assert_eq!(&bytes, b"bytes");
+        assert!(node.pool.read_at(layout.total_bytes(), &mut bytes).is_err());
+    }
+
+    #[test]
+    fn without_a_runtime_the_answer_is_one_line_that_says_what_to_do() {
+        // A machine with a runtime and a device has the transport, or not this many devices.
+        let failure = Medium::xgmi(u32::MAX).expect_err("no machine has so many devices");
+        assert_eq!(failure.exit, Exit::Usage);
+        assert!(!failure.message.contains('\n'), "{failure}");
+        assert!(
+            failure.message.contains("use --transport tcp") || failure.message.contains("there is no device"),
+            "{failure}"
+        );
+    }
+}
