@@ -7,6 +7,7 @@
 
 mod arrows;
 mod ci;
+mod guest;
 mod instructions;
 mod models;
 mod sanitizer;
@@ -17,7 +18,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
 use workspace::Workspace;
 
@@ -69,11 +70,57 @@ enum Task {
     Tsan,
     /// Count the instructions of the waits' hot paths under valgrind, and hold them to their limits.
     Instructions,
+    /// Run the tests that need RDMA devices in a guest that has them.
+    RdmaGuest(RdmaGuest),
     /// Run the models of the waits, and every mutant against the model that has to reject it.
     Loom {
         /// Only models and mutants with this in their names.
         filter: Option<String>,
     },
+}
+
+/// What the guest is to do, and its size.
+#[derive(Args)]
+struct RdmaGuest {
+    /// Open a shell in the guest instead.
+    #[arg(long, group = "instead")]
+    shell: bool,
+    /// Run a line of bash in the guest instead.
+    #[arg(long, value_name = "LINE", group = "instead")]
+    command: Option<String>,
+    /// Measure what perftest moves between the guest's devices instead, as lines of `operation,bytes,mib_per_s`.
+    #[arg(long, group = "instead")]
+    yardstick: bool,
+    /// Run only the integration tests of this name (repeat, or separate by commas).
+    #[arg(long, value_name = "NAME", value_delimiter = ',', conflicts_with = "instead")]
+    test: Vec<String>,
+    /// Virtual processors.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    cpus: u32,
+    /// Memory in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(256..))]
+    memory: u32,
+    /// Seconds after which the guest is ended, whatever it does; a shell has all the time.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(1..))]
+    timeout: u64,
+    /// Arguments for each test program, for example a part of a test's name.
+    #[arg(last = true, conflicts_with = "instead")]
+    arguments: Vec<String>,
+}
+
+impl RdmaGuest {
+    fn size(&self) -> guest::Size {
+        guest::Size { cpus: self.cpus, memory: self.memory, timeout: self.timeout }
+    }
+
+    fn work(self) -> guest::Work {
+        match self.command {
+            Some(line) => guest::Work::Command(line),
+            None if self.shell => guest::Work::Shell,
+            None if self.yardstick => guest::Work::Yardstick,
+            None => guest::Work::Tests { only: self.test, arguments: self.arguments },
+        }
+    }
 }
 
 fn main() -> ExitCode {
@@ -106,6 +153,10 @@ fn run(task: Task) -> Result<bool> {
         Task::Arrows => Ok(arrows::run(&Workspace::load()?)?.0),
         Task::Tsan => sanitizer::run(&Workspace::load()?),
         Task::Instructions => Ok(instructions::run(&Workspace::load()?)?.0),
+        Task::RdmaGuest(asked) => {
+            let size = asked.size();
+            Ok(guest::run(&Workspace::load()?, &size, &asked.work())?.0)
+        }
         Task::Loom { filter } => Ok(models::run(&Workspace::load()?, filter.as_deref())?.0),
     }
 }

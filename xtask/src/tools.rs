@@ -13,8 +13,8 @@ use crate::workspace::cargo;
 pub(crate) struct Tool {
     /// Name by which steps and `cargo xtask setup NAME` ask for it.
     pub(crate) name: &'static str,
-    /// The program whose presence proves it.
-    program: &'static str,
+    /// The programs whose presence proves it, the one that is run first.
+    programs: &'static [&'static str],
     /// What it is for.
     about: &'static str,
     install: Install,
@@ -29,74 +29,88 @@ enum Install {
     Cargo(&'static str),
     /// `cargo install --locked PACKAGE@VERSION`, for a program that is of no use in another version
     Exactly(&'static str),
-    /// `apt-get install PACKAGE`, after a look at what there is now
-    Apt(&'static str),
+    /// `apt-get install PACKAGE...`, after a look at what there is now
+    Apt(&'static [&'static str]),
     /// `rustup component add COMPONENT`
     Component(&'static str),
 }
 
 /// Every tool. A step that needs a new one gets a row here.
 pub(crate) const TOOLS: &[Tool] = &[
-    Tool { name: "cc", program: "cc", about: "linker", install: Install::Apt("gcc"), optional: false },
+    Tool { name: "cc", programs: &["cc"], about: "linker", install: Install::Apt(&["gcc"]), optional: false },
     Tool {
         name: "git",
-        program: "git",
+        programs: &["git"],
         about: "list of files",
-        install: Install::Apt("git"),
+        install: Install::Apt(&["git"]),
         optional: false,
     },
     Tool {
         name: "rustfmt",
-        program: "cargo-fmt",
+        programs: &["cargo-fmt"],
         about: "formatting",
         install: Install::Component("rustfmt"),
         optional: false,
     },
     Tool {
         name: "clippy",
-        program: "cargo-clippy",
+        programs: &["cargo-clippy"],
         about: "lints",
         install: Install::Component("clippy"),
         optional: false,
     },
     Tool {
         name: "machete",
-        program: "cargo-machete",
+        programs: &["cargo-machete"],
         about: "dependencies that nothing uses",
         install: Install::Cargo("cargo-machete"),
         optional: false,
     },
     Tool {
         name: "typos",
-        program: "typos",
+        programs: &["typos"],
         about: "spelling",
         install: Install::Cargo("typos-cli"),
         optional: false,
     },
     Tool {
         name: "deny",
-        program: "cargo-deny",
+        programs: &["cargo-deny"],
         about: "licences, bans and sources of dependencies",
         install: Install::Cargo("cargo-deny"),
         optional: false,
     },
     Tool {
         name: "valgrind",
-        program: "valgrind",
+        programs: &["valgrind"],
         about: "counts instructions",
-        install: Install::Apt("valgrind"),
+        install: Install::Apt(&["valgrind"]),
         optional: false,
     },
     Tool {
         name: "gungraun-runner",
-        program: "gungraun-runner",
+        programs: &["gungraun-runner"],
         about: "runs the counted benchmarks under valgrind; its version is that of the crate gungraun",
         install: Install::Exactly("gungraun-runner@0.20.0"),
         optional: false,
     },
     Tool {
+        name: "shellcheck",
+        programs: &["shellcheck"],
+        about: "faults in shell scripts",
+        install: Install::Apt(&["shellcheck"]),
+        optional: false,
+    },
+    Tool {
+        name: "rdma-guest",
+        programs: &["qemu-system-x86_64", "cpio", "depmod", "modprobe", "xz"],
+        about: "makes and runs the guest with RDMA devices",
+        install: Install::Apt(&["qemu-system-x86", "cpio", "kmod", "xz-utils"]),
+        optional: false,
+    },
+    Tool {
         name: "nextest",
-        program: "cargo-nextest",
+        programs: &["cargo-nextest"],
         about: "runs tests in parallel processes; cargo test stands in",
         install: Install::Cargo("cargo-nextest"),
         optional: true,
@@ -114,9 +128,13 @@ impl Tool {
         self.path().is_some_and(|program| self.version().is_none_or(|wanted| is_of(&program, wanted)))
     }
 
-    /// Where its program is.
+    /// Where the program that is run is, if all of the tool is there.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        folders().iter().map(|folder| folder.join(self.program)).find(|program| is_program(program))
+        let find = |name: &&str| {
+            folders().iter().map(|folder| folder.join(name)).find(|program| is_program(program))
+        };
+        let found: Option<Vec<PathBuf>> = self.programs.iter().map(find).collect();
+        found?.into_iter().next()
     }
 
     /// The only version that will do, if not all do.
@@ -145,7 +163,8 @@ impl Tool {
             }
         }
         if !self.is_there() {
-            bail!("{} is installed but its program `{}` is not on the path", self.name, self.program);
+            let programs = self.programs.join("`, `");
+            bail!("{} is installed but not all of `{programs}` are on the path", self.name);
         }
         Ok(())
     }
@@ -162,9 +181,9 @@ impl Install {
             Self::Cargo(package) | Self::Exactly(package) => {
                 vec![(cargo(), vec!["install", "--locked", package])]
             }
-            Self::Apt(package) => vec![
+            Self::Apt(packages) => vec![
                 ("apt-get".into(), vec!["update"]),
-                ("apt-get".into(), vec!["install", "--yes", "--no-install-recommends", package]),
+                ("apt-get".into(), [&["install", "--yes", "--no-install-recommends"], packages].concat()),
             ],
             Self::Component(component) => vec![("rustup".into(), vec!["component", "add", component])],
         }
@@ -265,7 +284,7 @@ mod tests {
     fn a_missing_tool_is_told_from_one_that_is_there() {
         let absent = Tool {
             name: "absent",
-            program: "no-program-has-this-name",
+            programs: &["no-program-has-this-name"],
             about: "nothing",
             install: Install::Cargo("no-package"),
             optional: false,
@@ -279,7 +298,7 @@ mod tests {
     fn a_tool_of_another_version_is_not_there() {
         let git = |package| Tool {
             name: "git",
-            program: "git",
+            programs: &["git"],
             about: "files",
             install: Install::Exactly(package),
             optional: false,

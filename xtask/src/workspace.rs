@@ -40,6 +40,8 @@ pub(crate) struct Crate {
 pub(crate) struct Target {
     /// What is built from it.
     pub(crate) kind: TargetKind,
+    /// Name, as in `--test NAME`.
+    pub(crate) name: String,
     /// Path relative to the root, with `/` between parts.
     pub(crate) path: String,
 }
@@ -150,6 +152,23 @@ pub(crate) fn cargo() -> PathBuf {
     std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from)
 }
 
+/// A command of cargo's. `cargo run` tells us about our own package, and cargo would take that for its own.
+pub(crate) fn cargo_command() -> Command {
+    let mut command = Command::new(cargo());
+    without_own_package(&mut command);
+    command
+}
+
+/// Takes from a command's environment what `cargo run` says about our own package.
+pub(crate) fn without_own_package(command: &mut Command) {
+    for (variable, _) in std::env::vars_os() {
+        let name = variable.to_string_lossy();
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&variable);
+        }
+    }
+}
+
 /// Folders that a walk without git leaves out.
 fn left_out(name: &str) -> bool {
     name == "target" || (name.starts_with('.') && !matches!(name, ".cargo" | ".ci" | ".config"))
@@ -206,6 +225,7 @@ mod raw {
     #[derive(Deserialize)]
     struct RawTarget {
         kind: Vec<String>,
+        name: String,
         src_path: PathBuf,
     }
 
@@ -255,7 +275,7 @@ mod raw {
                 Some("custom-build") => TargetKind::Build,
                 _ => TargetKind::Lib,
             };
-            Ok(Target { kind, path: relative(&self.src_path, root)? })
+            Ok(Target { kind, path: relative(&self.src_path, root)?, name: self.name })
         }
     }
 

@@ -2,6 +2,7 @@
 //! skipped.
 
 mod features;
+mod guest;
 mod python;
 mod run;
 mod steps;
@@ -30,6 +31,8 @@ enum Work {
     Commands(fn(&Workspace) -> Plan),
     /// Calls this; it returns whether all is well, and a line for the table.
     Call(fn(&Workspace) -> Result<(bool, String)>),
+    /// Calls this, which may also find that it cannot run here.
+    Try(fn(&Workspace) -> Result<Outcome>),
 }
 
 /// The commands of a step, and what it leaves out.
@@ -124,6 +127,11 @@ fn attempt(step: &Step, workspace: &Workspace, options: &Options) -> Outcome {
             Ok((false, note)) => Outcome::Failed(note),
             Err(error) => Outcome::Failed(format!("{error:#}")),
         },
+        Work::Try(call) => match call(workspace) {
+            Ok(Outcome::Skipped(reason)) if options.require_tools => Outcome::Failed(reason),
+            Ok(outcome) => outcome,
+            Err(error) => Outcome::Failed(format!("{error:#}")),
+        },
     }
 }
 
@@ -140,6 +148,7 @@ mod tests {
         Step { name: "good", about: "", tools: &[], work: Work::Commands(|_| shell("exit 0")) },
         Step { name: "bad", about: "", tools: &[], work: Work::Commands(|_| shell("exit 3")) },
         Step { name: "call", about: "", tools: &[], work: Work::Call(|_| Ok((true, String::new()))) },
+        Step { name: "try", about: "", tools: &[], work: Work::Try(|_| Ok(Outcome::Skipped("no".into()))) },
     ];
 
     fn here() -> Workspace {
@@ -160,10 +169,18 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_run_here_fails_only_if_everything_is_required() {
+        let only = names(&["try"]);
+        assert!(run_steps(STEPS, &here(), &Options { only: only.clone(), ..Options::default() }).unwrap());
+        let strict = Options { only, require_tools: true, ..Options::default() };
+        assert!(!run_steps(STEPS, &here(), &strict).unwrap());
+    }
+
+    #[test]
     fn an_unknown_step_or_none_at_all_is_an_error() {
         let error =
             run_steps(STEPS, &here(), &Options { only: names(&["god"]), ..Options::default() }).unwrap_err();
-        assert_eq!(error.to_string(), "no step is called `god`; there are good, bad, call");
+        assert_eq!(error.to_string(), "no step is called `god`; there are good, bad, call, try");
         let none = Options { only: names(&["bad"]), skip: names(&["bad"]), ..Options::default() };
         assert!(run_steps(STEPS, &here(), &none).is_err());
     }

@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::{Job, Plan};
+use crate::workspace::without_own_package;
 
 /// How a step ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,13 +89,7 @@ impl Job {
         println!("---- {}", self.line());
         let variables = self.environment.iter().map(|(variable, value)| (variable, value));
         let mut command = Command::new(&self.program);
-        // `cargo run` tells us about our own package; a command of cargo's would take that for its own.
-        for (variable, _) in std::env::vars_os() {
-            let name = variable.to_string_lossy();
-            if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
-                command.env_remove(&variable);
-            }
-        }
+        without_own_package(&mut command);
         command.args(&self.arguments).envs(variables).current_dir(folder);
         match command.status() {
             Ok(status) if status.success() => Ok(()),

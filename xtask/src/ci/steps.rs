@@ -3,7 +3,9 @@
 //! All steps build with the dev profile and the same flags into the same folder, so that later steps find what earlier
 //! ones have built. A step that needs other flags gives its commands a folder of their own (`--target-dir`).
 
-use super::{Job, Plan, Step, Work, features, python};
+use std::path::Path;
+
+use super::{Job, Plan, Step, Work, features, guest, python};
 use crate::workspace::Crate;
 use crate::workspace::Workspace;
 use crate::{arrows, instructions, models, tidy, tools};
@@ -18,6 +20,7 @@ pub(super) const ALL: &[Step] = &[
         tools: &[],
         work: Work::Call(arrows::run),
     },
+    step("shellcheck", "no fault in the shell scripts", &["shellcheck"], shellcheck),
     step("typos", "spelling", &["typos"], |_| one(Job::new("typos", &[]))),
     step("machete", "every dependency is used", &["machete"], |_| {
         one(Job::cargo(&["machete", "--skip-target-dir"]))
@@ -45,6 +48,12 @@ pub(super) const ALL: &[Step] = &[
         about: "the hot paths of the waits take no more instructions than their limits",
         tools: instructions::TOOLS,
         work: Work::Call(instructions::run),
+    },
+    Step {
+        name: "rdma-guest",
+        about: "the tests that need RDMA devices pass in a guest that has them",
+        tools: &[],
+        work: Work::Try(guest::run),
     },
 ];
 
@@ -74,6 +83,23 @@ fn with_all_features(command: &str, of: &Crate) -> Job {
     let features = features::all(of);
     Job::cargo(&[command, "--package", &of.name])
         .and(&features.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// Every file that starts with the line of a shell.
+fn shellcheck(workspace: &Workspace) -> Plan {
+    let files = match workspace.files() {
+        Ok(files) => files,
+        Err(error) => return Plan { jobs: Vec::new(), left_out: vec![format!("{error:#}")] },
+    };
+    let scripts: Vec<&str> =
+        files.iter().map(String::as_str).filter(|file| is_script(&workspace.root.join(file))).collect();
+    one(Job::new("shellcheck", &scripts))
+}
+
+fn is_script(file: &Path) -> bool {
+    let start = std::fs::read(file).unwrap_or_default();
+    let first = start.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    first.starts_with(b"#!") && first.ends_with(b"sh")
 }
 
 fn clippy(workspace: &Workspace) -> Plan {

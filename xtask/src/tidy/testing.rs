@@ -41,7 +41,9 @@ fn target(krate: &str, path: &str) -> Option<Target> {
         ["examples", file] if file.ends_with(".rs") => TargetKind::Example,
         _ => return None,
     };
-    Some(Target { kind, path: path.to_owned() })
+    let file = inside.rsplit('/').next()?;
+    let name = file.strip_suffix(".rs").unwrap_or(file).to_owned();
+    Some(Target { kind, name, path: path.to_owned() })
 }
 
 /// Applies the rule `name` alone.
