@@ -7,7 +7,7 @@ use crate::desc::{EngineDesc, MemoryDesc, TransportBlob};
 use crate::error::{Error, ErrorKind, Result};
 use crate::id::{EngineKey, RegionId, TransferId};
 use crate::memory::Region;
-use crate::notify::NotificationQueue;
+use crate::notify::{Message, NotificationQueue};
 use crate::status::Status;
 use crate::transfer::{Op, Piece, TransferOptions};
 
@@ -185,6 +185,20 @@ pub trait Backend: Send + Sync + 'static {
     /// [`ErrorKind::AccessDenied`] (wrong secret).
     fn session(&self, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>>;
 
+    /// A way to tell `peer` about transfers that another backend carries. Connects nothing yet; asking is cheap.
+    ///
+    /// A backend that has connections to its peers offers one, so that backends which write to a peer's memory without its
+    /// taking part can notify all the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the backend carries messages with its own transfers only, [`ErrorKind::NotFound`] for an
+    /// unknown peer.
+    fn messenger(&self, peer: &EngineKey) -> Result<Arc<dyn Messenger>> {
+        let _ = peer;
+        Err(Capabilities::unsupported(self.name(), "messages about transfers of other backends"))
+    }
+
     /// Ends every transfer in progress with a clear failure, closes everything, and returns in bounded time. Called once or
     /// more.
     fn shutdown(&self);
@@ -205,6 +219,22 @@ pub trait Session: Send + Sync + 'static {
 
     /// Whether a transfer submitted now can be expected to work: the peer is connected, or not known to be lost.
     fn alive(&self) -> bool;
+}
+
+/// A way to one incarnation of a peer, for messages without bytes.
+pub trait Messenger: Send + Sync + 'static {
+    /// Sends a message, and returns a status that succeeds when the message is in the peer's queue of notifications.
+    ///
+    /// The status has the transfer's number and needs no polling. It fails as [`ErrorKind::ResourceExhausted`] when the queue is
+    /// full, as [`ErrorKind::PeerLost`] when the peer is. Does not wait for the peer, and may be called on a backend's own
+    /// thread.
+    fn send(&self, message: &Message) -> Status;
+}
+
+impl fmt::Debug for dyn Messenger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Messenger")
+    }
 }
 
 impl fmt::Debug for dyn Backend {

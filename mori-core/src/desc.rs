@@ -13,16 +13,13 @@
 //!    limits. It never allocates what a length claims, only what is there.
 //! 5. What a transport needs beyond that is its own: one opaque blob for each, with a version of the transport's own.
 
-mod wire;
-
 use std::fmt;
-
-use wire::{Reader, Writer};
 
 use crate::backend::Capabilities;
 use crate::error::Result;
 use crate::id::EngineKey;
 use crate::memory::{Access, Location, Region};
+use crate::pack::{Reader, Writer};
 
 /// The format's version. It changes only when a reader of the earlier one would misunderstand.
 const FORMAT: u32 = 1;

@@ -8,9 +8,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::id::{EngineKey, Tag};
+use crate::id::{EngineKey, Tag, TransferId};
 use crate::sync::{Condvar, Mutex};
 use crate::time::{Clock, Deadline, Sleeper, Timeout};
+use crate::transfer::Notify;
 
 /// What a target learns about a peer's transfer: that all its bytes are in place, or that it failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +26,20 @@ pub struct Notification {
     pub message: Vec<u8>,
     /// `None` when every byte is in place; why the transfer failed otherwise.
     pub error: Option<Error>,
+}
+
+/// A message about a transfer that another backend carries, for the engine at its other end; see
+/// [`Messenger`](crate::Messenger).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// The transfer's number.
+    pub transfer: TransferId,
+    /// Its tag.
+    pub tag: Tag,
+    /// What its submitter wants to be told.
+    pub notify: Notify,
+    /// Why the transfer failed; `None` when every byte is in place.
+    pub failure: Option<Error>,
 }
 
 /// A bounded queue of notifications; a handle, clones are handles to the same queue.

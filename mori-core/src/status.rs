@@ -272,6 +272,26 @@ impl Status {
         status
     }
 
+    /// Both sides of a second status of the same transfer: same number, tag and backend, and *init*. For whoever does
+    /// something more when the transfer is over, and hands out the second status in place of the first: polling and
+    /// cancelling the second one reach the transfer as before.
+    ///
+    /// ```
+    /// use mori_core::{Origin, Status};
+    /// let (transfer, first) = Status::pair(Origin::detached());
+    /// let (completer, second) = first.sequel();
+    /// assert_eq!(second.id(), first.id());
+    /// transfer.succeed();
+    /// assert!(!second.is_success());
+    /// completer.succeed();
+    /// assert!(second.is_success());
+    /// ```
+    pub fn sequel(&self) -> (Completer, Self) {
+        let first = &*self.0;
+        let (id, tag) = (first.id, first.tag);
+        Self::pair(Origin { id, tag, backend: first.backend.clone(), notifier: first.notifier })
+    }
+
     /// Where the transfer stands. One load, never blocks. After *success*, the bytes of a read are visible to the
     /// calling thread (contract S4).
     #[must_use]

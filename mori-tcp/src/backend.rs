@@ -7,11 +7,12 @@ use mio::Poll;
 use mio::net::TcpListener;
 use mori_core::{
     Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, Error, ErrorKind, MemoryDesc,
-    Region, RegionId, Result, Session, TransferId, TransportBlob,
+    Messenger, Region, RegionId, Result, Session, TransferId, TransportBlob,
 };
 
 use crate::config::TcpConfig;
 use crate::handshake::{Identity, MAX_KEY};
+use crate::messenger::TcpMessenger;
 use crate::peer::Peer;
 use crate::regions::{EngineBlob, MemoryBlob, NAME, find};
 use crate::session::TcpSession;
@@ -92,14 +93,15 @@ impl TcpBackend {
         self.shared.check_open().map(|_| ())
     }
 
+    fn known(&self, key: &EngineKey) -> Result<Arc<Peer>> {
+        self.shared.peers.read().get(key).map(Arc::clone).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("engine {key} is not known here; add it as a peer first"))
+        })
+    }
+
     fn peer(&self, remote: &MemoryDesc) -> Result<(Arc<Peer>, MemoryBlob)> {
         let blob = MemoryBlob::decode(find(&remote.transports)?)?;
-        let peer = self.shared.peers.read().get(&remote.engine_key).map(Arc::clone).ok_or_else(|| {
-            Error::new(
-                ErrorKind::NotFound,
-                format!("engine {} is not known here; add it as a peer first", remote.engine_key),
-            )
-        })?;
+        let peer = self.known(&remote.engine_key)?;
         if peer.instance != blob.instance {
             return Err(Error::new(
                 ErrorKind::NotFound,
@@ -230,6 +232,16 @@ impl Backend for TcpBackend {
             peer,
             local: local.clone(),
             remote,
+        }))
+    }
+
+    fn messenger(&self, peer: &EngineKey) -> Result<Arc<dyn Messenger>> {
+        self.shared.check_open()?;
+        let peer = self.known(peer)?;
+        Ok(Arc::new(TcpMessenger {
+            shared: Arc::clone(&self.shared),
+            backend: Weak::<Self>::clone(&self.own),
+            peer,
         }))
     }
 

@@ -1,31 +1,8 @@
 //! What can be configured, and what a configuration must satisfy.
 
-use std::fmt;
 use std::time::Duration;
 
-use mori_core::{Error, ErrorKind};
-
-/// A secret that both sides share; never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<[u8]>);
-
-impl Secret {
-    /// A secret of these bytes. Use at least 16 random ones: whoever can record a handshake can try guesses at leisure.
-    #[must_use]
-    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self(bytes.into().into_boxed_slice())
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
+use mori_core::{Error, ErrorKind, Secret};
 
 /// Configuration of a [`TcpBackend`](crate::TcpBackend).
 ///
@@ -115,7 +92,7 @@ impl TcpConfig {
         if self.busy_window > Duration::from_millis(10) {
             return wrong("busy_window must be at most 10 ms");
         }
-        if self.secret.as_ref().is_some_and(|secret| secret.bytes().is_empty()) {
+        if self.secret.as_ref().is_some_and(Secret::is_empty) {
             return wrong("the secret must not be empty; leave it out to have none");
         }
         Ok(())

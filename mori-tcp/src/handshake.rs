@@ -12,22 +12,19 @@
 //! The target says who it is only after step 3, the initiator only after step 4. A side without a secret uses an empty key,
 //! which no configured secret equals. A wrong proof is answered by an empty message and the end of the connection.
 
-use hmac::{Hmac, KeyInit, Mac};
-use mori_core::{EngineKey, Error, ErrorKind};
-use sha2::Sha256;
+use mori_core::{EngineKey, Error, ErrorKind, Nonce, Secret, Side};
 
-use crate::config::Secret;
 use crate::wire::{Fields, malformed, push_text};
 
 const MAGIC: &[u8; 8] = b"mori-tcp";
+/// The name that proofs are bound to.
+const PROTOCOL: &str = "mori-tcp";
 /// The version spoken, and the oldest that is understood.
 const VERSION: (u8, u8) = (1, 1);
 /// The longest message of a handshake.
 const MAX_MESSAGE: usize = 1024;
 /// The longest engine key that is carried, in bytes.
 pub(crate) const MAX_KEY: usize = 512;
-
-pub(crate) type Nonce = [u8; 32];
 
 /// Who an engine is: its name and its incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,17 +44,6 @@ impl Identity {
         let instance = fields.bytes()?;
         Some(Self { instance, key: EngineKey::from(fields.text()?) })
     }
-}
-
-/// 32 random bytes.
-///
-/// # Errors
-///
-/// [`ErrorKind::Unavailable`] if the system has no randomness.
-pub(crate) fn nonce() -> Result<Nonce, Error> {
-    let mut nonce = [0; 32];
-    crate::random(&mut nonce)?;
-    Ok(nonce)
 }
 
 /// A message with its length before it.
@@ -83,19 +69,6 @@ pub(crate) fn take_message(received: &mut Vec<u8>) -> Result<Option<Vec<u8>>, Er
     let body = received[2..2 + length].to_vec();
     received.drain(..2 + length);
     Ok(Some(body))
-}
-
-fn proof(secret: Option<&Secret>, side: &str, initiator: &Nonce, target: &Nonce) -> Hmac<Sha256> {
-    // An HMAC takes keys of every length, so the fallback is never used; it keeps this free of panics.
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.map_or(&[], Secret::bytes))
-        .unwrap_or_else(|_| Hmac::<Sha256>::new(&Default::default()));
-    mac.update(MAGIC);
-    mac.update(side.as_bytes());
-    // The hash pads short keys with zeros; with the length, no secret equals another, nor none.
-    mac.update(&(secret.map_or(0, |secret| secret.bytes().len()) as u64).to_le_bytes());
-    mac.update(initiator);
-    mac.update(target);
-    mac
 }
 
 /// Step 1.
@@ -157,7 +130,7 @@ pub(crate) fn prove(
         (true, false) => return Err(denied("a shared secret is configured here, and the peer has none")),
         _ => {}
     }
-    let mac = proof(secret, "initiator", own, &nonce).finalize().into_bytes();
+    let mac = Secret::prove(secret, PROTOCOL, Side::Initiator, own, &nonce);
     Ok((nonce, message(&mac)))
 }
 
@@ -168,10 +141,10 @@ pub(crate) fn accept(
     secret: Option<&Secret>,
     own: &Identity,
 ) -> Result<Vec<u8>, Error> {
-    proof(secret, "initiator", nonces.0, nonces.1)
-        .verify_slice(proof_message)
-        .map_err(|_| denied("the peer does not know the shared secret"))?;
-    let mut body = proof(secret, "target", nonces.0, nonces.1).finalize().into_bytes().to_vec();
+    if !Secret::verify(secret, PROTOCOL, Side::Initiator, nonces.0, nonces.1, proof_message) {
+        return Err(denied("the peer does not know the shared secret"));
+    }
+    let mut body = Secret::prove(secret, PROTOCOL, Side::Target, nonces.0, nonces.1).to_vec();
     body.extend_from_slice(&own.encode());
     Ok(message(&body))
 }
@@ -193,9 +166,9 @@ pub(crate) fn identify(
     }
     let mut fields = Fields(accept);
     let mac = fields.take(32).ok_or_else(|| malformed("an answer that is cut off"))?;
-    proof(secret, "target", nonces.0, nonces.1)
-        .verify_slice(mac)
-        .map_err(|_| denied("the peer does not know the shared secret"))?;
+    if !Secret::verify(secret, PROTOCOL, Side::Target, nonces.0, nonces.1, mac) {
+        return Err(denied("the peer does not know the shared secret"));
+    }
     let peer = Identity::decode(&mut fields).ok_or_else(|| malformed("an identity that does not decode"))?;
     Ok((peer, message(&own.encode())))
 }
@@ -258,7 +231,7 @@ mod tests {
     #[test]
     fn a_secret_of_zeros_is_not_no_secret() {
         let zeros = Secret::new([0; 16]);
-        let without = proof(None, "initiator", &[1; 32], &[2; 32]).finalize().into_bytes();
+        let without = Secret::prove(None, PROTOCOL, Side::Initiator, &[1; 32], &[2; 32]);
         let own = Identity { key: "two".into(), instance: [2; 16] };
         let refused = accept(&without, (&[1; 32], &[2; 32]), Some(&zeros), &own).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::AccessDenied);
@@ -268,8 +241,7 @@ mod tests {
     fn a_proof_cannot_be_echoed() {
         let secret = Secret::new(*b"swordfish");
         let nonces = (&[7; 32], &[9; 32]);
-        let one = proof(Some(&secret), "initiator", nonces.0, nonces.1).finalize().into_bytes().to_vec();
-        let mut echo = one;
+        let mut echo = Secret::prove(Some(&secret), PROTOCOL, Side::Initiator, nonces.0, nonces.1).to_vec();
         echo.extend_from_slice(&Identity { key: "x".into(), instance: [0; 16] }.encode());
         let own = Identity { key: "one".into(), instance: [1; 16] };
         assert!(identify(&echo, nonces, Some(&secret), &own).is_err());

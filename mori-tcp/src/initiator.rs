@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use mio::net::TcpStream;
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
-use mori_core::{Error, ErrorKind, Result, StatusCode};
+use mori_core::{Error, ErrorKind, Nonce, Result, Secret, StatusCode};
 
 use crate::config::MAX_PIECES;
-use crate::handshake::{self, Nonce};
+use crate::handshake;
 use crate::lane::{Lane, Request};
 use crate::outgoing::{Flush, Stopped};
 use crate::peer::Peer;
@@ -170,7 +170,7 @@ impl Initiator {
             return Ok(());
         };
         crate::tune(&socket);
-        let own = handshake::nonce()?;
+        let own = Secret::nonce()?;
         let out = handshake::hello(&own);
         self.phase = Phase::Greeting { socket, step: Step::Challenge { own }, received: Vec::new(), out };
         self.writable(shared)

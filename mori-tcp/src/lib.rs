@@ -5,6 +5,7 @@ mod config;
 mod handshake;
 mod initiator;
 mod lane;
+mod messenger;
 mod outgoing;
 mod peer;
 mod reader;
@@ -19,7 +20,8 @@ mod wire;
 mod worker;
 
 pub use backend::TcpBackend;
-pub use config::{Secret, TcpConfig};
+pub use config::TcpConfig;
+pub use mori_core::Secret;
 
 use std::io::{self, Write};
 use std::panic::{self, AssertUnwindSafe};

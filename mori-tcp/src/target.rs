@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use mio::{Registry, Token};
-use mori_core::{Error, ErrorKind, Notification, Result, StatusCode, Tag};
+use mori_core::{Error, ErrorKind, Nonce, Notification, Result, Secret, StatusCode, Tag};
 
 use crate::config::MAX_PIECES;
-use crate::handshake::{self, Identity, Nonce};
+use crate::handshake::{self, Identity};
 use crate::outgoing::{Flush, Outgoing, Queue, Stopped};
 use crate::reader::Reader;
 use crate::shared::Shared;
@@ -375,7 +375,7 @@ impl Target {
         let secret = shared.config.secret.as_ref();
         match step {
             Step::Hello => {
-                let own = handshake::nonce()?;
+                let own = Secret::nonce()?;
                 let (initiator, answer, agreed) = handshake::challenge(&message, &own, secret)?;
                 out.extend_from_slice(&answer);
                 crate::send_all(&self.socket, out).map_err(|error| broke(&error))?;

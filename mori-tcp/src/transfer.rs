@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::sync::Mutex;
-use mori_core::{Completer, Error, ErrorKind, Notify, Op, Pin, Tag, TransferId};
+use mori_core::{Completer, Error, ErrorKind, Message, Notify, Op, Pin, Tag, TransferId};
 
 use crate::lane::Lane;
 use crate::shared::Shared;
@@ -49,6 +49,8 @@ struct State {
     requests: Vec<(Arc<Lane>, u64)>,
     /// The message for the target, as long as it has not been sent.
     note: Option<Notify>,
+    /// What the message says of the transfer of another backend that it is about.
+    about: Option<Error>,
 }
 
 impl Transfer {
@@ -61,6 +63,22 @@ impl Transfer {
         note: Option<Notify>,
         shared: &Arc<Shared>,
     ) -> Arc<Self> {
+        Self::build(completer, (op, bytes, Some(pin)), deadline, (note, None), shared)
+    }
+
+    /// A message about a transfer of another backend: no bytes, no memory.
+    pub(crate) fn message(completer: Completer, message: &Message, shared: &Arc<Shared>) -> Arc<Self> {
+        let note = (Some(message.notify.clone()), message.failure.clone());
+        Self::build(completer, (Op::Write, 0, None), None, note, shared)
+    }
+
+    fn build(
+        completer: Completer,
+        (op, bytes, pin): (Op, u64, Option<Arc<Pin>>),
+        deadline: Option<TransferDeadline>,
+        (note, about): (Option<Notify>, Option<Error>),
+        shared: &Arc<Shared>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             id: completer.id(),
             tag: completer.tag(),
@@ -71,13 +89,14 @@ impl Transfer {
             moved: AtomicU64::new(0),
             state: Mutex::new(State {
                 completer: Some(completer),
-                pin: Some(pin),
+                pin,
                 failure: None,
                 reason: None,
                 committed: false,
                 stopping: false,
                 requests: Vec::new(),
                 note,
+                about,
             }),
             shared: Arc::downgrade(shared),
         })
@@ -193,7 +212,7 @@ impl Transfer {
 
     /// Every request is quiet: sends the message, if there is one to send, and completes the status otherwise.
     fn end(self: &Arc<Self>) {
-        let (note, lane, failure) = {
+        let (note, lane, failure, about) = {
             let mut state = self.state.lock();
             if state.failure.is_none() && !state.committed {
                 state.failure = state.reason.clone();
@@ -202,12 +221,12 @@ impl Transfer {
             state.committed = true;
             let lane = state.requests.first().map(|(lane, _)| Arc::clone(lane));
             let wanted = state.note.as_ref().is_some_and(|note| failure.is_none() || note.on_failure);
-            (if wanted { state.note.take() } else { None }, lane, failure)
+            (if wanted { state.note.take() } else { None }, lane, failure, state.about.take())
         };
         if let (Some(note), Some(lane)) = (note, lane) {
             self.left.fetch_add(1, Ordering::Relaxed);
             // Refused only if the connection is gone; its target then learns of the failure from that.
-            match lane.note(self, &note, failure.as_ref(), None) {
+            match lane.note(self, &note, failure.as_ref().or(about.as_ref()), None) {
                 Ok(()) => return,
                 Err(error) => {
                     let mut state = self.state.lock();

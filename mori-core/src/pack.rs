@@ -1,7 +1,22 @@
-//! Reading and writing MessagePack arrays field by field.
+//! Reading and writing MessagePack arrays field by field: descriptors, and whatever else of ours crosses between programs.
 //!
 //! The reader works on the received bytes in place: it allocates nothing, takes no length at its word, follows no nesting
-//! by recursion, and says for every refusal which field of which descriptor is wrong and where.
+//! by recursion, and says for every refusal which field of what is wrong and where. Every refusal is
+//! [`ErrorKind::Malformed`].
+//!
+//! ```
+//! use mori_core::pack::{Reader, Writer};
+//! let mut writer = Writer::array(2);
+//! writer.uint(7u32);
+//! writer.text("seven");
+//! let bytes = writer.into_vec();
+//! let mut reader = Reader::open("number", &bytes, 2, 1024)?;
+//! assert_eq!((reader.int::<u8>("value")?, reader.text("name", 16)?), (7, "seven"));
+//! // A field that an older writer does not know has a default.
+//! assert_eq!(reader.or(1, |reader| reader.int("weight"))?, 1);
+//! reader.finish()?;
+//! # Ok::<(), mori_core::Error>(())
+//! ```
 
 use rmp::Marker;
 use rmp::encode::{ByteBuf, write_array_len, write_bin, write_sint, write_str, write_uint};
@@ -35,7 +50,8 @@ impl Head {
 }
 
 /// Reads the fields of one array after the other.
-pub(super) struct Reader<'a> {
+#[derive(Debug)]
+pub struct Reader<'a> {
     rest: &'a [u8],
     length: usize,
     /// What is read, for errors: "engine descriptor".
@@ -47,8 +63,12 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Opens `bytes` as an array of at least `required` fields.
-    pub(super) fn open(what: &'static str, bytes: &'a [u8], required: u32, most: usize) -> Result<Self> {
+    /// Opens `bytes`, which are at most `most`, as an array of at least `required` fields; `what` names it in errors.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`], as for every other method of the reader.
+    pub fn open(what: &'static str, bytes: &'a [u8], required: u32, most: usize) -> Result<Self> {
         if bytes.len() > most {
             return Err(Error::new(
                 ErrorKind::Malformed,
@@ -61,7 +81,8 @@ impl<'a> Reader<'a> {
     }
 
     /// The error for the field that is being read.
-    pub(super) fn refuse(&self, why: impl std::fmt::Display) -> Error {
+    #[must_use]
+    pub fn refuse(&self, why: impl std::fmt::Display) -> Error {
         Error::new(
             ErrorKind::Malformed,
             format!("{} of the {} is wrong before byte {}: {why}", self.field, self.what, self.at()),
@@ -158,12 +179,20 @@ impl<'a> Reader<'a> {
     }
 
     /// The next field of the array, or `missing` if the array has no more.
-    pub(super) fn or<T>(&mut self, missing: T, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn or<T>(&mut self, missing: T, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         if self.left == 0 { Ok(missing) } else { read(self) }
     }
 
     /// A whole number in the range of `T`.
-    pub(super) fn int<T: TryFrom<i128>>(&mut self, field: &'static str) -> Result<T> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn int<T: TryFrom<i128>>(&mut self, field: &'static str) -> Result<T> {
         self.begin(field);
         match self.head()? {
             Head::Int(number) => {
@@ -174,7 +203,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Text of at most `most` bytes.
-    pub(super) fn text(&mut self, field: &'static str, most: usize) -> Result<&'a str> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn text(&mut self, field: &'static str, most: usize) -> Result<&'a str> {
         self.begin(field);
         match self.head()? {
             Head::Text(length) if length > most => Err(self.too_long(length, most)),
@@ -187,7 +220,11 @@ impl<'a> Reader<'a> {
     }
 
     /// At most `most` bytes.
-    pub(super) fn bytes(&mut self, field: &'static str, most: usize) -> Result<&'a [u8]> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn bytes(&mut self, field: &'static str, most: usize) -> Result<&'a [u8]> {
         self.begin(field);
         match self.head()? {
             Head::Bytes(length) if length > most => Err(self.too_long(length, most)),
@@ -197,7 +234,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Exactly `N` bytes.
-    pub(super) fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N]> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N]> {
         let bytes = self.bytes(field, N)?;
         bytes
             .try_into()
@@ -231,7 +272,11 @@ impl<'a> Reader<'a> {
     }
 
     /// A field that is a list of at most `most` arrays of at least `required` members each.
-    pub(super) fn list<T>(
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn list<T>(
         &mut self,
         field: &'static str,
         most: u32,
@@ -253,6 +298,26 @@ impl<'a> Reader<'a> {
         }
         self.left = outer;
         Ok(entries)
+    }
+
+    /// A field that is one array of at least `required` members, which `read` reads; further ones are skipped.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn group<T>(
+        &mut self,
+        field: &'static str,
+        required: u32,
+        read: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        self.begin(field);
+        let outer = self.left;
+        self.left = self.array_of(required)?;
+        let group = read(self)?;
+        self.drain()?;
+        self.left = outer;
+        Ok(group)
     }
 
     /// Skips what a later version has added to the current array.
@@ -279,7 +344,11 @@ impl<'a> Reader<'a> {
     }
 
     /// Skips further fields and checks that nothing follows the array.
-    pub(super) fn finish(mut self) -> Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Malformed`].
+    pub fn finish(mut self) -> Result<()> {
         self.drain()?;
         if self.rest.is_empty() {
             return Ok(());
@@ -290,11 +359,13 @@ impl<'a> Reader<'a> {
 }
 
 /// Writes fields one after the other, each in its shortest form.
-pub(super) struct Writer(ByteBuf);
+#[derive(Debug)]
+pub struct Writer(ByteBuf);
 
 impl Writer {
     /// An array of `fields` fields, which are then to be written.
-    pub(super) fn array(fields: u32) -> Self {
+    #[must_use]
+    pub fn array(fields: u32) -> Self {
         let mut writer = Self(ByteBuf::new());
         writer.list(fields);
         writer
@@ -302,27 +373,34 @@ impl Writer {
 
     // Writing to a buffer cannot fail: the error type has no values.
 
-    pub(super) fn list(&mut self, members: u32) {
+    /// An array of `members` members, which are then to be written.
+    pub fn list(&mut self, members: u32) {
         let Ok(_) = write_array_len(&mut self.0, members);
     }
 
-    pub(super) fn text(&mut self, text: &str) {
+    /// Text.
+    pub fn text(&mut self, text: &str) {
         let Ok(()) = write_str(&mut self.0, text);
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
+    /// Bytes.
+    pub fn bytes(&mut self, bytes: &[u8]) {
         let Ok(()) = write_bin(&mut self.0, bytes);
     }
 
-    pub(super) fn uint(&mut self, number: impl Into<u64>) {
+    /// A number without a sign.
+    pub fn uint(&mut self, number: impl Into<u64>) {
         let Ok(_) = write_uint(&mut self.0, number.into());
     }
 
-    pub(super) fn sint(&mut self, number: impl Into<i64>) {
+    /// A number.
+    pub fn sint(&mut self, number: impl Into<i64>) {
         let Ok(_) = write_sint(&mut self.0, number.into());
     }
 
-    pub(super) fn into_vec(self) -> Vec<u8> {
+    /// What has been written.
+    #[must_use]
+    pub fn into_vec(self) -> Vec<u8> {
         self.0.into_vec()
     }
 }
