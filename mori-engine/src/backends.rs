@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use enum_dispatch::enum_dispatch;
 use mori_core::{
-    Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, MemoryDesc, Region, RegionId,
-    Result, Session, TransportBlob,
+    Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, MemoryDesc, Messenger, Region,
+    RegionId, Result, Session, TransportBlob,
 };
 
 /// The part of [`Backend`] that the engine calls. The rest (polling, cancelling) is called by statuses.
@@ -26,6 +26,7 @@ pub(crate) trait Carrier {
     fn remove_peer(&self, peer: &EngineKey);
     fn route(&self, local: &Region, remote: &MemoryDesc) -> Result<()>;
     fn session(&self, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>>;
+    fn messenger(&self, peer: &EngineKey) -> Result<Arc<dyn Messenger>>;
     fn shutdown(&self);
 }
 
@@ -68,6 +69,10 @@ impl<B: Backend + ?Sized> Carrier for Arc<B> {
 
     fn session(&self, local: &Region, remote: &MemoryDesc) -> Result<Arc<dyn Session>> {
         Backend::session(&**self, local, remote)
+    }
+
+    fn messenger(&self, peer: &EngineKey) -> Result<Arc<dyn Messenger>> {
+        Backend::messenger(&**self, peer)
     }
 
     fn shutdown(&self) {

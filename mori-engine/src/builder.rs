@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mori_core::{Backend, EngineKey, Error, ErrorKind, MAX_DESCRIPTOR_TEXT, Result, WaitPolicy};
+use mori_core::{
+    Backend, EngineKey, Error, ErrorKind, MAX_DESCRIPTOR_TEXT, NotificationQueue, Result, WaitPolicy,
+};
 
 use crate::Engine;
 use crate::backends::{Carrier, Slot};
@@ -31,6 +33,7 @@ pub struct EngineBuilder {
     pub(crate) policy: WaitPolicy,
     pub(crate) default_deadline: Option<Duration>,
     pub(crate) notification_capacity: usize,
+    pub(crate) notifications: Option<NotificationQueue>,
     pub(crate) session_cache: usize,
     pub(crate) prefer: Vec<String>,
     backends: Vec<Result<Slot>>,
@@ -45,6 +48,7 @@ impl EngineBuilder {
             policy: WaitPolicy::DEFAULT,
             default_deadline: None,
             notification_capacity: 4096,
+            notifications: None,
             session_cache: 8192,
             prefer: Vec::new(),
             backends: Vec::new(),
@@ -79,6 +83,13 @@ impl EngineBuilder {
     /// find the queue full fail at their submitter.
     pub fn notification_capacity(mut self, notifications: usize) -> Self {
         self.notification_capacity = notifications;
+        self
+    }
+
+    /// The queue that notifications of peers go to, in place of one that the engine makes. Its own capacity counts, and it is closed
+    /// when the engine is shut down.
+    pub fn notifications(mut self, queue: NotificationQueue) -> Self {
+        self.notifications = Some(queue);
         self
     }
 

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, RwLock, RwLockReadGuard};
+use std::sync::{Arc, RwLock, RwLockReadGuard, Weak};
 use std::time::Duration;
 
 use mori_core::{
@@ -69,6 +69,8 @@ pub(crate) struct Core {
     pub(crate) regions: RwLock<HashMap<u64, Memory>>,
     pub(crate) peers: Peers,
     pub(crate) cache: SessionCache,
+    /// For sessions, which do not keep the engine.
+    pub(crate) me: Weak<Core>,
 }
 
 impl Engine {
@@ -79,25 +81,29 @@ impl Engine {
 
     pub(crate) fn assemble(builder: EngineBuilder) -> Result<Self> {
         let hostname = builder.hostname.unwrap_or_else(identity::hostname);
-        let core = Core {
+        let instance = identity::instance()?;
+        let core = Arc::new_cyclic(|me| Core {
             key: builder.key,
-            instance: identity::instance()?,
+            instance,
             node_id: identity::node_id(builder.node_id, &hostname),
             hostname,
             prefer: builder.prefer,
             policy: builder.policy,
             default_deadline: builder.default_deadline,
-            notifications: NotificationQueue::new(builder.notification_capacity),
+            notifications: builder
+                .notifications
+                .unwrap_or_else(|| NotificationQueue::new(builder.notification_capacity)),
             closed: AtomicBool::new(false),
             membership: RwLock::new(()),
             backends: RwLock::new(Arc::new([])),
             regions: RwLock::new(HashMap::new()),
             peers: Peers::default(),
             cache: SessionCache::new(builder.session_cache),
-        };
+            me: Weak::clone(me),
+        });
         // An engine is its own first peer, so that transfers between two of its own regions are ordinary ones.
         core.peers.put(Peer::new(core.desc()));
-        Ok(Self(Arc::new(core)))
+        Ok(Self(core))
     }
 
     /// The engine's name.

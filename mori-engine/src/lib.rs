@@ -9,12 +9,14 @@ mod engine;
 mod fd;
 mod identity;
 mod memory;
+mod noted;
 mod peers;
 mod raw;
 mod registry;
 mod route;
 mod session;
 mod sync;
+mod task;
 mod transfer;
 
 pub use attached::BackendInfo;
@@ -30,9 +32,9 @@ pub use mori_core::Session as BackendSession;
 pub use mori_core::{
     Access, Attachment, Backend, BackendContext, BlockOn, Capabilities, CapabilitySet, Cause, Clock,
     Completer, Completion, EngineDesc, EngineKey, Error, ErrorKind, Gathering, Location, MAX_NOTIFICATION,
-    ManualClock, Member, MemoryDesc, MemoryKind, Notification, NotificationQueue, Notify, Observe, Op,
-    Origin, Outcome, Piece, Recv, Region, RegionId, Repoll, Result, Status, StatusCode, Tag, Timeout,
-    TransferId, TransferOptions, TransportBlob, WaitPolicy, merge, scan, wait_all, wait_any,
+    ManualClock, Member, MemoryDesc, MemoryKind, Message, Messenger, Notification, NotificationQueue, Notify,
+    Observe, Op, Origin, Outcome, Piece, Recv, Region, RegionId, Repoll, Result, Status, StatusCode, Tag,
+    Timeout, TransferId, TransferOptions, TransportBlob, WaitPolicy, merge, scan, wait_all, wait_any,
     wait_first_failure, wait_some,
 };
 pub use route::{Considered, RouteReport};

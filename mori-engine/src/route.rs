@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mori_core::{Error, ErrorKind, MemoryDesc, MemoryKind, Result};
+use mori_core::{EngineKey, Error, ErrorKind, MemoryDesc, MemoryKind, Messenger, Result};
 
 use crate::Memory;
 use crate::attached::Attached;
@@ -151,6 +151,36 @@ impl Core {
         Err(report.error().unwrap_or_else(|| {
             Error::new(ErrorKind::BadState, "the route appeared while it was looked for; try again")
         }))
+    }
+
+    /// Who tells an engine about transfers that the backend `carrier` cannot send messages about.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] with every other backend's reason if nobody does.
+    pub(crate) fn messenger(&self, carrier: &str, to: &EngineKey) -> Result<Arc<dyn Messenger>> {
+        let mut reasons = Vec::new();
+        let peer = self.peers.get(to);
+        for attached in self.backends().iter().filter(|attached| attached.name != carrier) {
+            let asked = match &peer {
+                Some(peer) => peer.reachable_over(attached.name),
+                None => Err(Error::new(ErrorKind::NotFound, format!("engine {to} is not known here"))),
+            };
+            match asked.and_then(|()| attached.slot.messenger(to)) {
+                Ok(messenger) => return Ok(messenger),
+                Err(error) => reasons.push(format!("{}: {}", attached.name, error.message())),
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("there is no other; add the TCP transport to both engines".to_owned());
+        }
+        Err(Error::new(
+            ErrorKind::Unsupported,
+            format!(
+                "the {carrier} backend carries no notifications, and no other backend of this engine delivers them to engine {to}: {}",
+                reasons.join("; ")
+            ),
+        ))
     }
 
     /// The peer, if nothing stands in the way of the pair whatever the backend.

@@ -1,15 +1,17 @@
 //! Sessions: a local and a remote region with a way between them.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use mori_core::{
-    Capabilities, Error, ErrorKind, MemoryDesc, Op, Piece, RegionId, Result, Status, TransferOptions, check,
+    Capabilities, Error, ErrorKind, MemoryDesc, Messenger, Op, Piece, RegionId, Result, Status,
+    TransferOptions, check,
 };
 
-use crate::Memory;
 use crate::attached::{Attached, Presence};
+use crate::engine::Core;
+use crate::{Memory, noted};
 
 /// A pair of regions, one here and one at a peer, with a way between them; a handle, clones are handles to the same session.
 ///
@@ -18,6 +20,9 @@ use crate::attached::{Attached, Presence};
 /// fails with a message that says so. Dropping a session disturbs no transfer in progress.
 ///
 /// A submission never waits for the peer, and whatever is wrong with it is in the status that it returns.
+///
+/// A message for the target ([`TransferOptions::notify`]) goes with the transfer if the backend can take it along. Else another
+/// backend of both engines delivers it when every byte is in place, and the transfer ends after that.
 #[derive(Clone)]
 pub struct Session(Arc<Inner>);
 
@@ -30,6 +35,8 @@ struct Inner {
     local_size: u64,
     remote: MemoryDesc,
     default_deadline: Option<Duration>,
+    /// Knows the other backends, for messages that the carrier does not take along.
+    core: Weak<Core>,
 }
 
 impl Session {
@@ -38,7 +45,7 @@ impl Session {
         attached: &Attached,
         local: &Memory,
         remote: &MemoryDesc,
-        default_deadline: Option<Duration>,
+        core: &Core,
     ) -> Self {
         Self(Arc::new(Inner {
             carrier,
@@ -48,7 +55,8 @@ impl Session {
             local: local.id(),
             local_size: local.len() as u64,
             remote: remote.clone(),
-            default_deadline,
+            default_deadline: core.default_deadline,
+            core: Weak::clone(&core.me),
         }))
     }
 
@@ -93,19 +101,29 @@ impl Session {
         let inner = &*self.0;
         match self.admit(op, pieces, &options) {
             Err(error) => Status::failed(options.tag, error),
-            Ok(0) if options.notify.is_none() => Status::succeeded(options.tag),
-            Ok(_) => {
+            Ok((0, _)) if options.notify.is_none() => Status::succeeded(options.tag),
+            Ok((_, messenger)) => {
                 // The default is for transports that can keep it; it makes no transfer fail that would work without.
                 if options.deadline.is_none() && inner.capabilities.cancel {
                     options.deadline = inner.default_deadline;
                 }
-                inner.carrier.submit(op, pieces, &options)
+                match (messenger, options.notify.take_if(|_| !inner.capabilities.notify)) {
+                    (Some(messenger), Some(notify)) => {
+                        noted::follow(inner.carrier.submit(op, pieces, &options), messenger, notify)
+                    }
+                    _ => inner.carrier.submit(op, pieces, &options),
+                }
             }
         }
     }
 
-    /// Whether the transfer may be submitted, and how many bytes it has.
-    fn admit(&self, op: Op, pieces: &[Piece], options: &TransferOptions) -> Result<u64> {
+    /// Whether the transfer may be submitted, how many bytes it has, and who carries its message if the carrier does not.
+    fn admit(
+        &self,
+        op: Op,
+        pieces: &[Piece],
+        options: &TransferOptions,
+    ) -> Result<(u64, Option<Arc<dyn Messenger>>)> {
         let inner = &*self.0;
         inner.presence.check(inner.backend)?;
         let bytes = check(pieces, options, inner.local_size, inner.remote.size)?;
@@ -119,10 +137,20 @@ impl Session {
                 "deadlines of transfers; give the wait a bound instead",
             ));
         }
-        if options.notify.is_some() && !inner.capabilities.notify {
-            return Err(Capabilities::unsupported(inner.backend, "notifications"));
-        }
-        Ok(bytes)
+        let messenger = match options.notify {
+            Some(_) if !inner.capabilities.notify => Some(self.messenger()?),
+            _ => None,
+        };
+        Ok((bytes, messenger))
+    }
+
+    fn messenger(&self) -> Result<Arc<dyn Messenger>> {
+        let inner = &*self.0;
+        // An engine that is gone has marked its backends, so this is a race that was lost just now.
+        let core = inner.core.upgrade().ok_or_else(|| {
+            Error::new(ErrorKind::BadState, "the engine of this session is gone; build another one")
+        })?;
+        core.messenger(inner.backend, &inner.remote.engine_key)
     }
 
     /// Whether a transfer submitted now can be expected to work: the backend is there, and the peer is connected or not known

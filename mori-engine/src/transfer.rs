@@ -192,7 +192,7 @@ impl Core {
         let carrier = attached.slot.session(local.region(), remote).map_err(|error| {
             error.context(format_args!("cannot reach engine {} over {}", remote.engine_key, attached.name))
         })?;
-        let session = Session::new(carrier, attached, local, remote, self.default_deadline);
+        let session = Session::new(carrier, attached, local, remote, self);
         if keep == Keep::Yes {
             let known = || self.peers.get(&remote.engine_key).is_some_and(|now| Arc::ptr_eq(&now, peer));
             let still_valid = || !attached.presence.ended() && self.is_registered(local) && known();

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use mori_core::{
-    Access, Backend, ErrorKind, MAX_NOTIFICATION, Notification, Op, Piece, Status, StatusCode, Tag,
-    TransferOptions,
+    Access, Backend, Error, ErrorKind, MAX_NOTIFICATION, Message, Notification, Notify, Op, Origin, Piece,
+    Status, StatusCode, Tag, TransferOptions,
 };
 use mori_tcp::TcpConfig;
 use support::relay::Way;
@@ -311,4 +311,37 @@ fn many_messages_each_come_once() {
     });
     assert!(far.notifications.is_empty());
     until("everything is quiet", || near.notifications.is_empty());
+}
+
+/// What another backend has carried is told over this one: once, with its number, its tag and how it ended.
+#[test]
+fn transfers_of_other_backends_are_told() {
+    let link = Link::new(&config(), 100);
+    let messenger = link.near.backend.messenger(&"far".into()).unwrap();
+    for (number, failure) in
+        [(1, None), (2, Some(Error::new(ErrorKind::Device, "the device failed"))), (3, None)]
+    {
+        // A transfer of nobody's, for its number.
+        let (_completer, other) = Status::pair(Origin { tag: Tag(number), ..Origin::detached() });
+        let notify = Notify { message: b"carried".to_vec(), on_failure: failure.is_some() };
+        let message = Message { transfer: other.id(), tag: other.tag(), notify, failure: failure.clone() };
+        let sent = messenger.send(&message);
+        // The message is delivered, whatever it says.
+        succeed(&sent);
+        assert_eq!(sent.id(), other.id());
+        let told = next(&link.far);
+        belongs(&told, &other, b"carried");
+        assert_eq!(told.error.map(|error| error.kind()), failure.map(|failure| failure.kind()));
+    }
+    nothing_more(&link);
+
+    assert_eq!(link.near.backend.messenger(&"stranger".into()).unwrap_err().kind(), ErrorKind::NotFound);
+    let notify = Notify { message: Vec::new(), on_failure: false };
+    let (_completer, other) = Status::pair(Origin::detached());
+    let message = Message { transfer: other.id(), tag: other.tag(), notify, failure: None };
+    link.far.backend.shutdown();
+    fail(&messenger.send(&message), ErrorKind::PeerLost);
+    link.near.backend.shutdown();
+    fail(&messenger.send(&message), ErrorKind::BadState);
+    assert_eq!(link.near.backend.messenger(&"far".into()).unwrap_err().kind(), ErrorKind::BadState);
 }

@@ -35,7 +35,12 @@ const ARROWS: &[Row] = &[
         tests: &["mori-testkit", "mori-hip-sim"],
     },
     Row { name: "mori-shm", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
-    Row { name: "mori-engine", normal: &["mori-core"], optional: BACKENDS, tests: &["mori-testkit"] },
+    Row {
+        name: "mori-engine",
+        normal: &["mori-core"],
+        optional: BACKENDS,
+        tests: &["mori-testkit", "mori-hip-sim"],
+    },
     Row { name: "mori-cli", normal: &["mori-engine"], optional: &[], tests: &["mori-hip-sim"] },
     Row { name: "mori-python", normal: &["mori-engine"], optional: &[], tests: &[] },
     Row { name: "xtask", normal: &[], optional: &[], tests: &[] },

@@ -8,6 +8,8 @@ mod batches;
 #[cfg(feature = "tcp")]
 mod futures;
 mod lifetimes;
+#[cfg(feature = "tcp")]
+mod notes;
 mod peers;
 mod registration;
 mod routes;
