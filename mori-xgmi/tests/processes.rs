@@ -1,18 +1,24 @@
 //! Two processes: handles, mappings, leases, restarts, devices that are hidden.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests, and what they found"
+)]
 
 mod support;
 
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use mori_core::{
-    Access, Backend, Error, ErrorKind, MemoryDesc, Op, Piece, Region, Result, Status, TransferOptions,
+    Access, Backend, Clock, Error, ErrorKind, MemoryDesc, Op, Piece, Region, Result, Status, TransferOptions,
 };
 use mori_xgmi::Completion;
 use support::parent::Process;
-use support::{Engine, LONG, MACHINE, PATIENT, alone, bytes_of, config, filled, pattern, until};
+use support::{Engine, LONG, MACHINE, PATIENT, alone, bytes_of, config, filled, pattern, stress, until};
 
 #[test]
 fn child() {
@@ -281,16 +287,23 @@ fn many_threads_start_first_transfers_while_the_owner_takes_regions_back() {
     let _alone = alone();
     let (engine, process, node) = neighbours();
     let local = filled(0, &[0; 64]).unwrap();
-    for _ in 0..15 {
+    let clock = Clock::system();
+    let end = clock.deadline(stress());
+    let (read, gone) = (AtomicU64::new(0), AtomicU64::new(0));
+    while !end.passed(clock.now()) {
         let regions: Vec<(String, MemoryDesc)> =
             (0..4).map(|device| process.memory(&node, device, 64, Access::READ_WRITE).unwrap()).collect();
         std::thread::scope(|scope| {
             for (_, desc) in regions.iter().chain(&regions) {
                 scope.spawn(|| {
                     let done = transfer(&engine, &local, desc, Op::Read, &[Piece::new(0, 0, 64)]);
-                    if let Err(error) = done {
-                        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-                    }
+                    match done {
+                        Ok(()) => read.fetch_add(1, Ordering::Relaxed),
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                            gone.fetch_add(1, Ordering::Relaxed)
+                        }
+                    };
                 });
             }
             for (region, _) in &regions {
@@ -299,6 +312,9 @@ fn many_threads_start_first_transfers_while_the_owner_takes_regions_back() {
             }
         });
     }
+    let (read, gone) = (read.into_inner(), gone.into_inner());
+    println!("{read} first transfers came before the end of their region, {gone} after it");
+    assert!(read > 0, "no race: {read} before, {gone} after");
     until("every mapping is closed", || mappings() == 0);
     no_misuse(&process);
     assert!(engine.backend.config().drain > Duration::ZERO);

@@ -1,6 +1,11 @@
 //! Many transfers, from many threads, with handles dropped at random: nothing leaks, nothing deadlocks.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "helpers of tests, and what they found"
+)]
 
 mod support;
 
@@ -83,6 +88,9 @@ fn with_callbacks_too() {
 #[test]
 fn regions_go_while_first_transfers_start() {
     let _alone = alone();
+    let clock = Clock::system();
+    let end = clock.deadline(support::stress());
+    let (read, gone) = (AtomicU64::new(0), AtomicU64::new(0));
     let (a, b) = (
         Engine::join("a", config(Completion::EventQuery)).unwrap(),
         Engine::join("b", config(Completion::EventQuery)).unwrap(),
@@ -92,7 +100,7 @@ fn regions_go_while_first_transfers_start() {
     std::thread::scope(|scope| {
         for _ in 0..2 * THREADS {
             scope.spawn(|| {
-                for _ in 0..100 {
+                while !end.passed(clock.now()) {
                     let remote = filled(3, &[9; 256]).unwrap();
                     let desc = b.register(&remote).unwrap();
                     std::thread::scope(|inner| {
@@ -113,15 +121,22 @@ fn regions_go_while_first_transfers_start() {
                         remote.close(LONG, &Clock::system()).unwrap();
                         b.backend.deregister(remote.id());
                         for user in users {
-                            if let Err(error) = user.join().unwrap() {
-                                assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
-                            }
+                            match user.join().unwrap() {
+                                Ok(()) => read.fetch_add(1, Ordering::Relaxed),
+                                Err(error) => {
+                                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                                    gone.fetch_add(1, Ordering::Relaxed)
+                                }
+                            };
                         }
                     });
                 }
             });
         }
     });
+    let (read, gone) = (read.into_inner(), gone.into_inner());
+    println!("{read} first transfers came before the end of their region, {gone} after it");
+    assert!(read > 0 && gone > 0, "no race: {read} before, {gone} after");
     drop((a, b, local));
     let report = MACHINE.0.report().unwrap();
     assert_eq!((report.streams, report.events, report.allocations), (0, 0, 0), "{report:?}");

@@ -195,6 +195,12 @@ pub(crate) const PATIENT: WaitPolicy =
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
+/// How long regions come and go in the tests that race with it: a second, or what `MORI_STRESS_SECONDS` says.
+pub(crate) fn stress() -> Duration {
+    let seconds = std::env::var("MORI_STRESS_SECONDS").ok();
+    Duration::from_secs(seconds.map_or(1, |text| text.parse().expect("a number of seconds")))
+}
+
 /// Waits until `done`; what is waited for comes by itself.
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let clock = Clock::system();
