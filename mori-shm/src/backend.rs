@@ -236,7 +236,13 @@ impl Backend for ShmBackend {
         if let Err((why, _)) = conn.ask(remote.key, Waiter::Session(Arc::clone(&ticket))) {
             return Err(why);
         }
-        let grant = ticket.wait(self.shared.clock.deadline(self.shared.config.connect_timeout))?;
+        let answer = ticket.wait(self.shared.clock.deadline(self.shared.config.connect_timeout));
+        let grant = match answer {
+            Ok(grant) => Some(grant),
+            // The peer is there; that it refuses this region is the transfers' affair.
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ResourceExhausted) => None,
+            Err(error) => return Err(error),
+        };
         let own: Weak<Self> = Weak::clone(&self.own);
         Ok(Arc::new(ShmSession {
             shared: Arc::clone(&self.shared),

@@ -67,7 +67,7 @@ impl Grant {
     /// Why the region could not be entered.
     pub(crate) fn closed(&self) -> Error {
         if self.conn.way.get().is_some_and(|way| way.page.ended()) {
-            return self.conn.failure().unwrap_or_else(|| self.conn.lost("it has shut down"));
+            return self.conn.failure().unwrap_or_else(|| self.conn.lost("it has closed the connection"));
         }
         match self.conn.failure() {
             Some(failure) => failure,

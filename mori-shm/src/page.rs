@@ -5,7 +5,7 @@
 //!
 //! # Protocol
 //!
-//! 1. The target makes a page for each connection. The first word says whether the target has shut down; each further
+//! 1. The target makes a page for each connection. The first word says whether the connection is over; each further
 //!    word is a *slot*, which the target gives to one region at a time: a generation (32 bits), *open*, *paused*, and the number of
 //!    the peer's copies under way.
 //! 2. The peer enters with one addition, which also tells it the generation and the bits as they were. If they are not what it
@@ -135,7 +135,7 @@ impl Page {
         self.slot(slot).map_or(0, |slot| slot.load(Ordering::Acquire) & COUNT)
     }
 
-    /// As the target: everything is over.
+    /// As the target: the connection is over.
     pub(crate) fn end(&self) {
         if let Some(header) = self.header() {
             // Release pairs with the acquire in `ended`; a peer that finds its slot closed after this sees it.
@@ -143,7 +143,7 @@ impl Page {
         }
     }
 
-    /// As the peer: whether the target has shut down.
+    /// As the peer: whether the target says that the connection is over.
     pub(crate) fn ended(&self) -> bool {
         // Acquire pairs with the release in `end`.
         self.header().is_none_or(|header| header.load(Ordering::Acquire) != 0)

@@ -187,6 +187,8 @@ impl Regions {
 
     /// A peer's connection is closed.
     pub(crate) fn leave(&self, user: &Arc<User>) {
+        // First, so that a copy that finds its slot closed knows that it is the connection and not the region.
+        user.page.end();
         let mut tables = self.0.lock();
         for entry in tables.by_key.values_mut() {
             entry.lent.retain(|lent| {

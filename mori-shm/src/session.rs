@@ -27,7 +27,8 @@ pub(crate) struct ShmSession {
     pub(crate) peer: Arc<Peer>,
     pub(crate) local: Region,
     pub(crate) remote: MemoryBlob,
-    pub(crate) grant: RwLock<Grant>,
+    /// What the target lets us do, as far as it is known.
+    pub(crate) grant: RwLock<Option<Grant>>,
 }
 
 impl Session for ShmSession {
@@ -84,13 +85,14 @@ impl ShmSession {
         if pieces.iter().all(|piece| piece.length == 0) {
             return None;
         }
-        let grant = self.grant.read();
+        let known = self.grant.read();
+        let grant = known.as_ref()?;
         match grant.enter() {
             (_, Entry::Paused) => None,
             // The slow path finds out why, and gets another grant if there is one.
             (_, Entry::Closed) => None,
             (pid, Entry::Inside(inside)) => {
-                let result = copy(&grant, pid, op, pieces, pin);
+                let result = copy(grant, pid, op, pieces, pin);
                 drop(inside);
                 Some(result)
             }
@@ -128,10 +130,7 @@ impl ShmSession {
             Ok(conn) => conn,
             Err(error) => return transfer.give_up(lost(error)),
         };
-        let known = {
-            let grant = self.grant.read();
-            Arc::ptr_eq(&grant.conn, &conn).then(|| grant.clone())
-        };
+        let known = self.grant.read().clone().filter(|grant| Arc::ptr_eq(&grant.conn, &conn));
         match known {
             Some(grant) => transfer.begin(&self.shared, &grant, small),
             None => self.renew(&transfer, &conn),
@@ -141,7 +140,7 @@ impl ShmSession {
     /// The connection is another one than before: the region has to be opened anew, and later transfers profit from it.
     fn renew(&self, transfer: &Arc<Transfer>, conn: &Arc<crate::conn::Conn>) {
         if let Some(grant) = conn.known(self.remote.key) {
-            *self.grant.write() = grant.clone();
+            *self.grant.write() = Some(grant.clone());
             return transfer.begin(&self.shared, &grant, false);
         }
         transfer.ask(conn, self.remote.key);
