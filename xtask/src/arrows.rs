@@ -26,8 +26,14 @@ const ARROWS: &[Row] = &[
     Row { name: "mori-core", normal: &[], optional: &[], tests: &[] },
     Row { name: "mori-testkit", normal: &["mori-core"], optional: &[], tests: &[] },
     Row { name: "mori-tcp", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
-    Row { name: "mori-rdma", normal: &["mori-core"], optional: &[], tests: &["mori-testkit"] },
+    Row {
+        name: "mori-rdma",
+        normal: &["mori-core"],
+        optional: &[],
+        tests: &["mori-testkit", "mori-verbs-sim"],
+    },
     Row { name: "mori-hip-sim", normal: &[], optional: &[], tests: &[] },
+    Row { name: "mori-verbs-sim", normal: &[], optional: &[], tests: &[] },
     Row {
         name: "mori-xgmi",
         normal: &["mori-core"],

@@ -9,7 +9,7 @@ const SYNC: &str = "mori-core/src/sync";
 const VERBS: &str = "mori-rdma/src/verbs";
 const HIP: &str = "mori-xgmi/src/hip";
 /// Crates that stand in for device libraries, by their symbols and their ABI.
-const STAND_INS: [&str; 2] = ["mori-testkit", "mori-hip-sim"];
+const STAND_INS: [&str; 3] = ["mori-testkit", "mori-hip-sim", "mori-verbs-sim"];
 const MODELLED: [&str; 3] = ["parking_lot", "loom", "shuttle"];
 const LOCKS: [&str; 3] = ["Mutex", "Condvar", "RwLock"];
 
