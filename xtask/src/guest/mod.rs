@@ -61,13 +61,11 @@ pub(crate) fn run(workspace: &Workspace, size: &Size, work: &Work) -> Result<(bo
     let image = prepare(workspace)?;
     let shared = boot::Shared::make(&workspace.root)?;
     let mut built = Vec::new();
-    let mut mori = None;
     if let Work::Tests { only, .. } = work {
         built = programs::build(workspace, only)?;
-        mori = programs::mori(workspace)?;
         shared.put("tests", &list(&built))?;
     }
-    shared.put("job", &job(&workspace.root, mori.as_deref(), work))?;
+    shared.put("job", &job(&workspace.root, work))?;
     let start = Instant::now();
     let mut count = Count::default();
     let shell = matches!(work, Work::Shell);
@@ -113,19 +111,15 @@ fn list(programs: &[Program]) -> String {
 }
 
 /// The script that the guest runs in the host's files.
-fn job(root: &Path, mori: Option<&Path>, work: &Work) -> String {
+fn job(root: &Path, work: &Work) -> String {
     let scripts = root.join(SCRIPTS).display().to_string();
     let mut variables = vec![
         ("PATH", format!("{scripts}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin")),
         ("HOME", "/tmp".to_owned()),
         ("LANG", "C.UTF-8".to_owned()),
-        ("RUST_BACKTRACE", "1".to_owned()),
         // In here a test that finds no device fails instead of being skipped.
         ("RDMA_REQUIRED", "1".to_owned()),
     ];
-    if let Some(mori) = mori {
-        variables.push(("MORI_PROGRAM", mori.display().to_string()));
-    }
     if let (Work::Shell, Some(term)) = (work, std::env::var_os("TERM")) {
         variables.push(("TERM", PathBuf::from(term).display().to_string()));
     }
@@ -162,17 +156,16 @@ mod tests {
     fn what_the_guest_runs_keeps_its_words() {
         let line = r#"printf '%s|' "it's" '$HOME' a\b"#.to_owned();
         let work = Work::Command(line);
-        let script = job(Path::new("/"), None, &work).replace("mori-guest-net up || exit", ":");
+        let script = job(Path::new("/"), &work).replace("mori-guest-net up || exit", ":");
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "it's|$HOME|ab|");
     }
 
     #[test]
-    fn tests_get_their_list_the_program_and_their_arguments() {
+    fn tests_get_their_list_and_their_arguments() {
         let work = Work::Tests { only: Vec::new(), arguments: vec!["--exact".to_owned(), "a b".to_owned()] };
-        let script = job(Path::new("/w"), Some(Path::new("/t/mori")), &work);
+        let script = job(Path::new("/w"), &work);
         assert!(script.contains("export PATH='/w/xtask/rdma-guest:"), "{script}");
-        assert!(script.contains("export MORI_PROGRAM='/t/mori'"), "{script}");
         assert!(script.ends_with("exec mori-guest-tests /run/mori/tests '--exact' 'a b'\n"), "{script}");
         let program = Program { name: "x/guest_x".into(), folder: "/w/x".into(), path: "/t/guest_x".into() };
         assert_eq!(list(&[program]), "x/guest_x\t/w/x\t/t/guest_x\n");

@@ -1,4 +1,5 @@
-//! The programs that the guest runs: the tests that need real devices, and the program `mori` for those that start it.
+//! The programs that the guest runs: the tests that need real devices. A program that they start is built with them, as for any
+//! integration test.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -59,17 +60,6 @@ pub(super) fn build(workspace: &Workspace, only: &[String]) -> Result<Vec<Progra
         }
     }
     Ok(programs)
-}
-
-/// Builds the program `mori`, if the workspace has it.
-///
-/// # Errors
-///
-/// When it does not build.
-pub(super) fn mori(workspace: &Workspace) -> Result<Option<PathBuf>> {
-    let Some(of) = workspace.crates.iter().find(|of| of.name == "mori-cli") else { return Ok(None) };
-    let built = compile(workspace, of, &["build".to_owned(), "--bin".to_owned(), "mori".to_owned()])?;
-    Ok(built.into_iter().find(|(name, _)| name == "mori").map(|(_, path)| path))
 }
 
 /// Runs cargo for one crate; returns the programs with the names of their targets.
