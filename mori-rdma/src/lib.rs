@@ -2,6 +2,8 @@
 #![deny(unsafe_code)]
 
 mod config;
+mod control;
+mod flow;
 mod plan;
 mod send_queue;
 mod sync;

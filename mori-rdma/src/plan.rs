@@ -148,7 +148,7 @@ impl Plan {
         self.cursor = Cursor { piece: self.pieces.len(), offset: 0 };
     }
 
-    /// How many bytes the first `count` requests of a span have.
+    /// How many bytes the first `count` requests of a span have. Goes through them; for failures, not for every chain.
     pub(crate) fn bytes_of(&self, span: Span, count: usize) -> u64 {
         let mut scratch = Chain::default();
         let mut at = span.start;

@@ -178,6 +178,21 @@ impl<W: Copy> SendQueue<W> {
         }
     }
 
+    /// Says what the chain is for, now that only a part of it was accepted.
+    pub(crate) fn amend(&mut self, ticket: Ticket, work: W) {
+        let slot = self.slots.get_mut(usize::from(ticket.slot));
+        if let Some(entry) = slot.and_then(|slot| slot.entry.as_mut()) {
+            entry.work = work;
+        }
+    }
+
+    /// What the chains that are posted are for.
+    pub(crate) fn works(&self) -> impl Iterator<Item = W> {
+        self.order
+            .iter()
+            .filter_map(|&number| Some(self.slots.get(usize::from(number))?.entry.as_ref()?.work))
+    }
+
     /// Whether the last request that is posted has no signal, so that nothing will tell of its end.
     pub(crate) fn has_silent_tail(&self) -> bool {
         let last = self.order.back().and_then(|&number| self.slots.get(usize::from(number)));
