@@ -36,6 +36,10 @@ pub struct XgmiConfig {
     /// The largest number of events on each device, which is the largest number of transfers whose copies are under way on it.
     /// Further ones fail as *resource exhausted*.
     pub events_per_device: usize,
+    /// The number of pieces from which on a transfer is queued by `hipMemcpyBatchAsync`, where the library has it (ROCm 7), instead
+    /// of piece by piece. One call for many small pieces saves the time of queueing them; for few it saves nothing.
+    /// `usize::MAX` turns it off.
+    pub batch_threshold: usize,
     /// How often the backend's own thread looks for copies that are over and whose status nobody polls, to give their memory,
     /// events and mappings back. It sleeps without a timer while nothing is under way.
     pub housekeeping: Duration,
@@ -59,6 +63,7 @@ impl Default for XgmiConfig {
             completion: Completion::default(),
             streams_per_device: 16,
             events_per_device: 4096,
+            batch_threshold: 32,
             housekeeping: Duration::from_millis(20),
             grace: Duration::from_secs(1),
             drain: Duration::from_secs(10),
@@ -85,6 +90,9 @@ impl XgmiConfig {
         if self.events_per_device == 0 {
             return refuse("events_per_device", "at least one");
         }
+        if self.batch_threshold < 2 {
+            return refuse("batch_threshold", "at least two");
+        }
         if self.housekeeping.is_zero() {
             return refuse("housekeeping", "longer than zero");
         }
@@ -102,6 +110,7 @@ mod tests {
         let bad = [
             (XgmiConfig { streams_per_device: 0, ..XgmiConfig::default() }, "streams_per_device"),
             (XgmiConfig { events_per_device: 0, ..XgmiConfig::default() }, "events_per_device"),
+            (XgmiConfig { batch_threshold: 1, ..XgmiConfig::default() }, "batch_threshold"),
             (XgmiConfig { housekeeping: Duration::ZERO, ..XgmiConfig::default() }, "housekeeping"),
         ];
         for (config, field) in bad {

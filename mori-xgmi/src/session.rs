@@ -144,6 +144,52 @@ struct Queued {
     failure: Option<Error>,
 }
 
+/// Why not every copy is queued.
+struct Broken {
+    /// Whether some of them are, or may be.
+    queued: bool,
+    error: Error,
+}
+
+/// Copies in one call of the runtime's.
+const AT_ONCE: usize = 1024;
+
+/// Queues copies: many at once from `threshold` on, if the library can, else one by one.
+fn queue_copies(
+    lane: &Stream,
+    current: &Current<'_>,
+    copies: &[(Span, Span)],
+    threshold: usize,
+) -> std::result::Result<(), Broken> {
+    let mut done = 0;
+    if copies.len() >= threshold {
+        for chunk in copies.chunks(AT_ONCE) {
+            match lane.copy_many(current, chunk) {
+                Ok(true) => done += chunk.len(),
+                Ok(false) => break,
+                Err((which, failure)) => {
+                    let what = match which {
+                        Some(index) => format!("copy {} of {} was not queued", done + index, copies.len()),
+                        None => format!(
+                            "copies {done} to {} of {} were not queued",
+                            done + chunk.len() - 1,
+                            copies.len()
+                        ),
+                    };
+                    return Err(Broken { queued: true, error: Error::from(failure).context(what) });
+                }
+            }
+        }
+    }
+    for (index, (to, from)) in copies.iter().enumerate().skip(done) {
+        lane.copy(current, *to, *from).map_err(|failure| {
+            let what = format!("copy {index} of {} was not queued", copies.len());
+            Broken { queued: index > 0, error: Error::from(failure).context(what) }
+        })?;
+    }
+    Ok(())
+}
+
 impl XgmiSession {
     fn try_submit(&self, op: Op, pieces: &[Piece], options: &TransferOptions) -> Result<Status> {
         // Until the transfer is in the table: see the protocol in `shared`.
@@ -169,10 +215,24 @@ impl XgmiSession {
         }
         let current = device.hip.on(device.id)?;
         let (span, hold) = peer.hold(&self.remote, device, &current)?;
+        let copies = self.copies(op, &pieces, span)?;
         let lane = peer.lane(device, &current)?;
         let event = self.event(device, &current)?;
-        let queued = self.queue(op, &pieces, span, &current, lane, event)?;
+        let queued = self.queue(&copies, &current, lane, event)?;
         Ok(self.started(&current, &peer, (pin, hold), queued, bytes, options))
+    }
+
+    /// Where each piece goes, and where it comes from. They were checked; a region that is shorter than its descriptor says is the
+    /// owner's mistake.
+    fn copies(&self, op: Op, pieces: &[Piece], remote: Span) -> Result<Vec<(Span, Span)>> {
+        let local = Span::of(&self.local);
+        let ends = |piece: &Piece| {
+            let here = local.part(piece.local, piece.length)?;
+            let there = remote.part(piece.remote, piece.length)?;
+            Some(if op == Op::Read { (here, there) } else { (there, here) })
+        };
+        let beyond = || Error::new(ErrorKind::InvalidArgument, "a piece reaches past the end of the memory");
+        pieces.iter().map(|piece| ends(piece).ok_or_else(beyond)).collect()
     }
 
     fn allowed(&self, op: Op) -> Result<()> {
@@ -202,46 +262,24 @@ impl XgmiSession {
     ///
     /// # Errors
     ///
-    /// If not even the first copy was queued. Later failures are for the transfer, which ends when the queued copies are over.
+    /// If nothing was queued. Later failures are for the transfer, which ends when the queued copies are over.
     fn queue(
         &self,
-        op: Op,
-        pieces: &[Piece],
-        remote: Span,
+        copies: &[(Span, Span)],
         current: &Current<'_>,
         lane: Arc<Stream>,
         event: Arc<Lent>,
     ) -> Result<Queued> {
-        let local = Span::of(&self.local);
-        let mut failure = None;
-        for (index, piece) in pieces.iter().enumerate() {
-            let queued =
-                match (local.part(piece.local, piece.length), remote.part(piece.remote, piece.length)) {
-                    (Some(local), Some(remote)) => {
-                        let (to, from) = if op == Op::Read { (local, remote) } else { (remote, local) };
-                        lane.copy(current, to, from).map_err(Error::from)
-                    }
-                    // They were checked; a region that is shorter than its descriptor says is the owner's mistake.
-                    _ => Err(Error::new(
-                        ErrorKind::InvalidArgument,
-                        "the piece reaches past the end of the memory",
-                    )),
-                };
-            if let Err(error) = queued {
-                let error = error.context(format_args!("copy {index} of {} was not queued", pieces.len()));
-                if index == 0 {
-                    return Err(error);
-                }
-                failure = Some(error);
-                break;
-            }
-        }
+        let failure = match queue_copies(&lane, current, copies, self.inner.config.batch_threshold) {
+            Ok(()) => None,
+            Err(Broken { queued: false, error }) => return Err(error),
+            Err(Broken { error, .. }) => Some(error),
+        };
         let recorded = event.event().map_or(Ok(()), |event| event.record(current, &lane));
         let probe = match recorded {
             Ok(()) => Probe::Event(event, lane),
             Err(error) => {
-                failure = failure.or(Some(error.into()));
-                Probe::Stream(lane)
+                return Ok(Queued { probe: Probe::Stream(lane), failure: failure.or(Some(error.into())) });
             }
         };
         Ok(Queued { probe, failure })

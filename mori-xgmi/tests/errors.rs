@@ -7,7 +7,7 @@ mod support;
 use std::sync::Arc;
 
 use mori_core::{Backend, Error, ErrorKind, Op, Piece, Region, Result, Session, Status, TransferOptions};
-use mori_xgmi::Completion;
+use mori_xgmi::{Completion, XgmiConfig};
 use support::{Engine, LONG, MACHINE, PATIENT, alone, bytes_of, config, filled, pattern};
 
 const LENGTH: usize = 4096;
@@ -26,8 +26,8 @@ fn memory() -> Memory {
     Memory { local: filled(1, &[0; LENGTH]).unwrap(), remote: filled(2, &expected).unwrap(), expected }
 }
 
-fn whole_run(memory: &Memory, completion: Completion) -> Result<Vec<Status>> {
-    let (a, b) = (Engine::join("a", config(completion))?, Engine::join("b", config(completion))?);
+fn whole_run(memory: &Memory, config: &XgmiConfig) -> Result<Vec<Status>> {
+    let (a, b) = (Engine::join("a", config.clone())?, Engine::join("b", config.clone())?);
     a.backend.add_peer(&b.desc)?;
     let desc = b.register(&memory.remote)?;
     let session: Arc<dyn Session> = a.backend.session(&memory.local, &desc)?;
@@ -66,18 +66,18 @@ fn nothing_is_left(after: &str) {
     assert_eq!(MACHINE.0.current_device().unwrap(), 3, "after {after} the caller's device is another one");
 }
 
-fn sweep(completion: Completion) {
+fn sweep(config: &XgmiConfig) {
     let _alone = alone();
     MACHINE.0.set_current_device(3).unwrap();
     let memory = memory();
     let before = MACHINE.0.report().unwrap().all_calls();
-    assert!(whole_run(&memory, completion).unwrap().iter().all(Status::is_success));
+    assert!(whole_run(&memory, config).unwrap().iter().all(Status::is_success));
     let calls = MACHINE.0.report().unwrap().all_calls() - before;
     nothing_is_left("a run without failures");
     let mut failed = 0;
     for nth in 1..=calls {
         MACHINE.0.fault("*", nth, 999).unwrap();
-        let outcome = whole_run(&memory, completion);
+        let outcome = whole_run(&memory, config);
         // The number of polls differs from run to run, so the last failures may not have come.
         MACHINE.0.clear().unwrap();
         let errors: Vec<Error> = match outcome {
@@ -91,17 +91,22 @@ fn sweep(completion: Completion) {
         assert!(memory.local.pins() == 0 && memory.remote.pins() == 0, "pins are left after call {nth}");
     }
     assert!(failed as u64 > calls / 4, "only {failed} of {calls} failing calls were noticed");
-    assert!(whole_run(&memory, completion).unwrap().iter().all(Status::is_success));
+    assert!(whole_run(&memory, config).unwrap().iter().all(Status::is_success));
 }
 
 #[test]
 fn every_call_fails_once_without_a_notifier() {
-    sweep(Completion::EventQuery);
+    sweep(&config(Completion::EventQuery));
 }
 
 #[test]
 fn every_call_fails_once_with_callbacks() {
-    sweep(Completion::HostCallback);
+    sweep(&config(Completion::HostCallback));
+}
+
+#[test]
+fn every_call_fails_once_with_pieces_in_one_call() {
+    sweep(&XgmiConfig { batch_threshold: 2, ..config(Completion::EventQuery) });
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn a_copy_that_fails_on_the_device_fails_its_transfer() {
     for completion in [Completion::EventQuery, Completion::HostCallback] {
         for nth in 1..=9 {
             MACHINE.0.fault_later(nth, 999).unwrap();
-            let statuses = whole_run(&memory, completion).unwrap();
+            let statuses = whole_run(&memory, &config(completion)).unwrap();
             let errors: Vec<_> = statuses.iter().map(Status::error).collect();
             for (index, error) in (0..).zip(&errors) {
                 // Three copies make one transfer; a write that failed leaves its target as it was, which is what it had.

@@ -70,7 +70,36 @@ impl Simulation {
     ///
     /// What is missing.
     pub fn open() -> Result<Self, String> {
-        let library = Self::find()?;
+        Self::open_at(Self::find()?)
+    }
+
+    /// Loads a copy of the library that lacks a function, as an earlier release would, from the folder that it is written to. It is a
+    /// machine of its own, beside the one that [`open`](Simulation::open) loads.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such function, or the file cannot be written.
+    pub fn open_without(symbol: &str, folder: &Path) -> Result<Self, String> {
+        let wrong = |error: std::io::Error| error.to_string();
+        let mut bytes = std::fs::read(Self::find()?).map_err(wrong)?;
+        let name = [b"\0", symbol.as_bytes(), b"\0"].concat();
+        let mut places = 0;
+        // The name stands in the tables of strings; with another last letter, nobody who looks it up finds it.
+        while let Some(at) = bytes.windows(name.len()).position(|window| window == name) {
+            if let Some(last) = bytes.get_mut(at + symbol.len()) {
+                *last = b'~';
+            }
+            places += 1;
+        }
+        if places == 0 {
+            return Err(format!("{FILE} has no symbol {symbol}"));
+        }
+        let library = folder.join(FILE);
+        std::fs::write(&library, bytes).map_err(wrong)?;
+        Self::open_at(library)
+    }
+
+    fn open_at(library: PathBuf) -> Result<Self, String> {
         let path = CString::new(library.as_os_str().as_encoded_bytes()).map_err(|error| error.to_string())?;
         // SAFETY: the library is this crate's own; it has no initialisers.
         let opened = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NODELETE) };

@@ -34,4 +34,5 @@ mod code {
     pub(crate) const ILLEGAL_ADDRESS: i32 = 700;
     pub(crate) const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
     pub(crate) const PEER_ACCESS_NOT_ENABLED: i32 = 705;
+    pub(crate) const NOT_SUPPORTED: i32 = 801;
 }

@@ -39,6 +39,46 @@ impl Stream {
         self.hip.api.check("hipMemcpyAsync", code)
     }
 
+    /// Queues many copies in one call, each as [`Stream::copy`] does, in no order among each other. `false` if the library cannot,
+    /// and nothing is queued then.
+    ///
+    /// # Errors
+    ///
+    /// The failure, and which copy it is about if the library says so. Some of the others may be queued.
+    pub(crate) fn copy_many(
+        &self,
+        _current: &Current<'_>,
+        copies: &[(Span, Span)],
+    ) -> Result<bool, (Option<usize>, Failure)> {
+        let Some(batch) = self.hip.api.hipMemcpyBatchAsync else { return Ok(false) };
+        let mut to: Vec<*mut c_void> = copies.iter().map(|(to, _)| to.pointer()).collect();
+        let mut from: Vec<*mut c_void> = copies.iter().map(|(_, from)| from.pointer()).collect();
+        let mut lengths: Vec<usize> =
+            copies.iter().map(|(to, from)| to.length().min(from.length())).collect();
+        let mut failed = usize::MAX;
+        // SAFETY: the three lists have as many entries as the call is told, and it reads them before it returns; no
+        // attributes are given; the call writes one number. Ranges and stream are as in `copy`.
+        let code = unsafe {
+            batch(
+                to.as_mut_ptr(),
+                from.as_mut_ptr(),
+                lengths.as_mut_ptr(),
+                copies.len(),
+                ptr::null_mut(),
+                ptr::null_mut(),
+                0,
+                &raw mut failed,
+                self.raw(),
+            )
+        };
+        if code == sys::NOT_SUPPORTED {
+            return Ok(false);
+        }
+        let which = Some(failed).filter(|&failed| failed < copies.len());
+        self.hip.api.check("hipMemcpyBatchAsync", code).map_err(|failure| (which, failure))?;
+        Ok(true)
+    }
+
     /// Whether everything that was queued is done.
     pub(crate) fn query(&self) -> Result<bool, Failure> {
         // SAFETY: the stream is alive.

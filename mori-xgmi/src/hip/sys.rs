@@ -134,5 +134,11 @@ table! {
     }
     optional {
         fn hipLaunchHostFunc(Stream, HostFunction, *mut c_void) -> Code;
+        // Targets, sources, lengths and their number; attributes, where they begin and how many there are (none here, which
+        // stands for copies in the stream's order); the index of the copy that failed.
+        fn hipMemcpyBatchAsync(
+            *mut *mut c_void, *mut *mut c_void, *mut usize, usize,
+            *mut c_void, *mut usize, usize, *mut usize, Stream
+        ) -> Code;
     }
 }
