@@ -26,11 +26,26 @@
 //! A connection of an existing peer may end after each exchange, so its end means nothing by itself. A link to such a peer
 //! connects anew then; it is lost when that fails.
 
+mod accepted;
+mod dialed;
+mod handshake;
+mod link;
+mod message;
+mod pool;
+mod server;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod watch;
+
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use mori_core::{EngineKey, Error, ErrorKind, MemoryKind, Result, Secret};
+pub(crate) use link::Link;
+pub(crate) use server::{Server, Target};
+
+use mori_core::{EngineKey, Error, MemoryKind, Result, Secret};
 
 /// What can be configured of the control plane.
 #[derive(Clone, Debug)]
@@ -231,7 +246,7 @@ pub(crate) trait Service: Send + Sync {
     /// watches the sockets, so it must not block.
     fn credits(&self, link: LinkId, lane: u64, count: u32);
 
-    /// Initiator's side: the link has ended, and this side has not closed it. Called once, and not before [`Server::connect`] has
-    /// returned it. Credits that the target sent before may come after.
+    /// Initiator's side: the link has ended, and this side has not closed it. Called once. It may come before the caller of
+    /// [`Server::connect`] has stored the link, and on another thread than [`Service::credits`], so in any order with it.
     fn link_lost(&self, link: LinkId, cause: &Error);
 }
