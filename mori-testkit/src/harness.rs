@@ -116,6 +116,13 @@ pub trait Harness: Send + Sync + 'static {
         Abilities::default()
     }
 
+    /// Whether a held transfer can end while it is held: by a shutdown of its backend, or with its peer. It can, unless said
+    /// otherwise. Where [`Node::hold`] stops a device whose queued work no host can take back, it cannot, and the cases that
+    /// want such an end are skipped; there, a transfer ends after [`Node::release`].
+    fn held_can_end(&self) -> bool {
+        true
+    }
+
     /// How long things may take.
     fn bounds(&self) -> Bounds {
         Bounds::default()

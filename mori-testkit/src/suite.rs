@@ -48,6 +48,8 @@ pub enum Need {
     Notifier,
     /// A harness that can hold transfers back.
     Hold,
+    /// A harness whose held transfers can end while they are held.
+    HeldEnds,
     /// A harness that can break links.
     Cut,
     /// A harness that can make a node silent.
@@ -63,6 +65,8 @@ pub struct Declared {
     pub notifier: bool,
     /// What the harness declares.
     pub abilities: Abilities,
+    /// Whether the harness's held transfers can end while they are held.
+    pub held_can_end: bool,
 }
 
 impl Need {
@@ -75,6 +79,7 @@ impl Need {
             Self::PeerLoss => (declared.capabilities.peer_loss, "the backend declares no `peer_loss`"),
             Self::Notifier => (declared.notifier, "the backend has no notifier"),
             Self::Hold => (declared.abilities.hold, "the harness declares no `hold`"),
+            Self::HeldEnds => (declared.held_can_end, "the harness holds what cannot be stopped"),
             Self::Cut => (declared.abilities.cut, "the harness declares no `cut`"),
             Self::Silence => (declared.abilities.silence, "the harness declares no `silence`"),
         };
@@ -298,6 +303,7 @@ pub fn declared(harness: &Arc<dyn Harness>) -> CaseResult<Declared> {
             capabilities: backend.capabilities(),
             notifier: backend.has_notifier(),
             abilities: asked.abilities(),
+            held_can_end: asked.held_can_end(),
         })
     };
     Running::start("making and dropping a node", "declared", ask)?.join(harness.bounds().case)?

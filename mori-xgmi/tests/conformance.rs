@@ -1,5 +1,5 @@
-//! The conformance suite over the simulated runtime, without a notifier. What needs held transfers is in `conformance_hold.rs`.
+//! The conformance suite over the simulated runtime, without a notifier.
 
 mod support;
 
-mori_testkit::conformance_suite!(support::SimHarness::new(mori_xgmi::Completion::EventQuery, false));
+mori_testkit::conformance_suite!(support::SimHarness::new(mori_xgmi::Completion::EventQuery));

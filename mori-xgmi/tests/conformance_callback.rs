@@ -2,4 +2,4 @@
 
 mod support;
 
-mori_testkit::conformance_suite!(support::SimHarness::new(mori_xgmi::Completion::HostCallback, false));
+mori_testkit::conformance_suite!(support::SimHarness::new(mori_xgmi::Completion::HostCallback));

@@ -21,9 +21,9 @@ cases! {
     "E4" [Hold] one_peer_does_not_delay_the_others,
     "E4" [PeerLoss, Cut] a_lost_peer_does_not_delay_the_others,
     "E4, Session" [PeerLoss, Cut] a_peer_that_is_back_works_again,
-    "E4, Backend::add_peer" [Hold] a_restarted_peer_is_a_new_one,
+    "E4, Backend::add_peer" [Hold, HeldEnds] a_restarted_peer_is_a_new_one,
     "Backend::add_peer" [Hold] adding_a_peer_again_disturbs_nothing,
-    "Backend::remove_peer" [Hold] removing_a_peer_ends_its_transfers,
+    "Backend::remove_peer" [Hold, HeldEnds] removing_a_peer_ends_its_transfers,
     "Backend::session" an_unknown_peer_is_not_found,
     "Session::alive" [PeerLoss, Cut] a_session_says_whether_its_peer_is_there,
 }

@@ -12,9 +12,9 @@ use super::fixture::{Bench, Link, Peer, context, failed_as};
 use crate::check::{CaseResult, Doing, ensure};
 
 cases! {
-    "S7, Backend::shutdown" [Hold] shutdown_ends_every_transfer,
+    "S7, Backend::shutdown" [Hold, HeldEnds] shutdown_ends_every_transfer,
     "Backend::shutdown" [Hold] shutdown_returns_in_bounded_time,
-    "S7, W7" [Hold] shutdown_releases_the_waiters,
+    "S7, W7" [Hold, HeldEnds] shutdown_releases_the_waiters,
     "E4, S7" [Hold, PeerLoss] shutdown_of_the_target_is_a_lost_peer,
     "Backend" after_shutdown_everything_answers_with_an_error,
     "Backend::shutdown" shutdown_before_attaching_is_harmless,

@@ -47,13 +47,12 @@ pub(crate) fn config(completion: Completion) -> XgmiConfig {
 /// Makes nodes, each on the next device.
 pub(crate) struct SimHarness {
     pub(crate) config: XgmiConfig,
-    pub(crate) hold: bool,
     next: AtomicU32,
 }
 
 impl SimHarness {
-    pub(crate) fn new(completion: Completion, hold: bool) -> Self {
-        Self { config: config(completion), hold, next: AtomicU32::new(0) }
+    pub(crate) fn new(completion: Completion) -> Self {
+        Self { config: config(completion), next: AtomicU32::new(0) }
     }
 }
 
@@ -71,7 +70,12 @@ impl Harness for SimHarness {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { hold: self.hold, ..Abilities::default() }
+        Abilities { hold: true, ..Abilities::default() }
+    }
+
+    /// Copies that touch the node's memory wait on their stream, and no host can stop what is queued on a device.
+    fn held_can_end(&self) -> bool {
+        false
     }
 
     fn bounds(&self) -> Bounds {

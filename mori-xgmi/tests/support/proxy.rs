@@ -27,7 +27,7 @@ pub(crate) struct TwoProcesses {
 
 impl TwoProcesses {
     pub(crate) fn new(completion: Completion) -> Result<Self> {
-        Ok(Self { here: SimHarness::new(completion, false), there: Arc::new(Process::start(&[])?) })
+        Ok(Self { here: SimHarness::new(completion), there: Arc::new(Process::start(&[])?) })
     }
 }
 
