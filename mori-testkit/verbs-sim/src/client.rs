@@ -280,6 +280,15 @@ impl Simulation {
         self.order(&format!("overrun {device}"))
     }
 
+    /// Forgets everything, as if the library had just been loaded; nothing that was made before may be used any more.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the command.
+    pub fn reset(&self) -> Result<(), String> {
+        self.order("reset")
+    }
+
     /// Forgets the mistakes that were noticed.
     ///
     /// # Errors

@@ -72,6 +72,7 @@ fn obey(world: &mut World, command: &str) -> Result<String, String> {
             world.devices[at].dead = false;
         }
         ["overrun", device] => overrun(world, device)?,
+        ["reset"] => world.reset(),
         ["forgive"] => world.misuse.clear(),
         ["report"] => return Ok(report(world)),
         _ => return Err(format!("there is no command {command:?}")),

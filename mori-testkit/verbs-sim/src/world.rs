@@ -247,6 +247,15 @@ impl World {
         if self.devices.get(device).is_none_or(|device| device.dead) { Err(libc::EIO) } else { Ok(()) }
     }
 
+    /// Forgets everything: as if the library had just been loaded. Handles from before are strangers.
+    pub(crate) fn reset(&mut self) {
+        let contexts = self.contexts.values().map(|open| open.pipe);
+        for pipe in contexts.chain(self.channels.values().map(|channel| channel.pipe)) {
+            crate::call::close(pipe);
+        }
+        *self = Self::new();
+    }
+
     /// Carries out what is queued, here or on the thread.
     pub(crate) fn kick(&mut self) {
         if self.config.threaded {
