@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::args::BenchArgs;
 use crate::model::{LLAMA_3_8B, MODELS, Model, Pieces};
 
 /// Requests that are generated when nobody says how many.
@@ -33,8 +34,10 @@ pub struct Cli {
 pub enum Command {
     /// Replay a trace: read the blocks that each request lacks, and check every byte
     Replay(Box<ReplayArgs>),
-    /// Serve blocks to replays, until it is stopped
+    /// Serve blocks to replays, and memory to measurements, until it is stopped
     Serve(Box<ServeArgs>),
+    /// Measure a sweep of sizes and batches, or what is left of a transfer after its end
+    Bench(Box<BenchArgs>),
 }
 
 /// Options of `mori replay`.
@@ -111,6 +114,12 @@ pub struct ServeArgs {
     /// Blocks in the pool
     #[arg(long, value_name = "N", default_value_t = POOL_BLOCKS, value_parser = clap::value_parser!(u32).range(1..))]
     pub pool_blocks: u32,
+    /// Memory for `mori bench`, twice: to read from and to write to
+    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    pub scratch: Option<u64>,
+    /// Where it listens for the raw sockets of `mori bench --baseline`
+    #[arg(long, value_name = "HOST:PORT", requires = "scratch")]
+    pub raw_listen: Option<String>,
     /// How bytes move.
     #[command(flatten)]
     pub link: LinkArgs,
@@ -191,6 +200,25 @@ pub struct LinkArgs {
     pub secret_file: Option<PathBuf>,
 }
 
+impl LinkArgs {
+    /// The same options for a serving process that is started here, with its own device if devices count.
+    pub fn of_server(&self, device: Option<u32>) -> Vec<OsString> {
+        let mut options: Vec<OsString> = Vec::new();
+        let mut option = |name: &str, value: OsString| options.extend([OsString::from(name), value]);
+        option("--transport", self.transport.to_string().into());
+        if let Some(device) = device {
+            option("--device", device.to_string().into());
+        }
+        option("--connections", self.connections.to_string().into());
+        option("--threads", self.threads.to_string().into());
+        option("--peer-timeout", self.peer_timeout.as_secs_f64().to_string().into());
+        if let Some(secret) = &self.secret_file {
+            option("--secret-file", secret.into());
+        }
+        options
+    }
+}
+
 /// The transports of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
@@ -255,7 +283,7 @@ fn parse_transport(text: &str) -> Result<Transport, String> {
     }
 }
 
-fn parse_seconds(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= LONGEST_SECONDS);
     seconds
         .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
@@ -274,7 +302,7 @@ fn parse_factor(text: &str) -> Result<f64, String> {
 }
 
 /// Parses `123`, `4KiB`, `1.5GiB`, `2GB`.
-fn parse_bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let wrong = || "a size is needed, as in 512MiB, 2GB or 1.5GiB".to_owned();
     let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

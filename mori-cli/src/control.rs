@@ -31,6 +31,7 @@ mod client;
 mod server;
 
 pub use client::ask;
+pub(crate) use server::knock;
 pub use server::{Answers, ControlServer};
 
 /// The version of the exchange; both sides must have the same.
@@ -148,6 +149,23 @@ pub struct Description {
     pub engine: ByteBuf,
     /// The pool's descriptor, encoded.
     pub memory: ByteBuf,
+    /// Memory for measurements, if it was started with some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scratch: Option<Scratch>,
+}
+
+/// Memory of a serving process that is there to be measured with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Scratch {
+    /// Bytes of each of the two regions.
+    pub bytes: u64,
+    /// The descriptor of the region to read from, encoded. It holds the pattern of [`crate::pattern::Pattern::of_scratch`].
+    pub source: ByteBuf,
+    /// The descriptor of the region to write to, encoded. Peers may read it, too.
+    pub sink: ByteBuf,
+    /// The port for raw sockets on the host of the control exchange, if it listens for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub raw_port: Option<u16>,
 }
 
 impl Description {

@@ -22,11 +22,30 @@ pub enum Exit {
     Failed = 6,
     /// The serving process cannot be started or reached, or does not fit.
     NoServer = 7,
+    /// Bytes changed after their transfer had ended.
+    LateBytes = 8,
+    /// A comparison found a row that got worse.
+    Worse = 9,
     /// Stopped by a signal before the end.
     Interrupted = 130,
 }
 
 impl Exit {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Ok,
+        Self::Internal,
+        Self::Usage,
+        Self::BadTrace,
+        Self::WrongBytes,
+        Self::PeerLost,
+        Self::Failed,
+        Self::NoServer,
+        Self::LateBytes,
+        Self::Worse,
+        Self::Interrupted,
+    ];
+
     /// The number.
     pub fn number(self) -> u8 {
         self as u8
@@ -43,6 +62,8 @@ impl Exit {
             Self::PeerLost => "peer_lost",
             Self::Failed => "failed",
             Self::NoServer => "no_server",
+            Self::LateBytes => "late_bytes",
+            Self::Worse => "worse",
             Self::Interrupted => "interrupted",
         }
     }

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod args;
+pub mod bench;
 pub mod cache;
 pub mod child;
 pub mod control;

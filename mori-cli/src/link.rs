@@ -66,7 +66,7 @@ impl Server {
     }
 
     /// The address that it listens on.
-    fn address(&self) -> &str {
+    pub fn address(&self) -> &str {
         match self {
             Self::At(address) => address,
             Self::Own { child, .. } => child.as_ref().map_or("(not running)", ServeChild::address),
@@ -101,8 +101,20 @@ impl Server {
         }
     }
 
-    /// Processor time that it has used, and its seed.
-    fn usage(&self, secret: Option<&Secret>) -> Result<(u64, Duration), ControlError> {
+    /// Its process id, if it was started here and runs.
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::At(_) => None,
+            Self::Own { child, .. } => child.as_ref().map(ServeChild::pid),
+        }
+    }
+
+    /// Its seed, and the processor time that it has used.
+    ///
+    /// # Errors
+    ///
+    /// What the control exchange says.
+    pub fn usage(&self, secret: Option<&Secret>) -> Result<(u64, Duration), ControlError> {
         let target = self.address();
         match control::ask(target, Question::Usage, secret, ANSWER_AGAIN)? {
             Answer::Usage(usage) => Ok((usage.seed, Duration::from_micros(usage.cpu_micros))),

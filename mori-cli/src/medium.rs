@@ -102,6 +102,20 @@ impl Medium {
         }
     }
 
+    /// The device of a serving process that is started here, if devices count: the one that was asked for, or the one
+    /// after ours.
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::devices`].
+    pub fn server_device(&self, link: &LinkArgs, asked: Option<u32>) -> Result<Option<u32>, Failure> {
+        if link.transport != Transport::Xgmi {
+            return Ok(None);
+        }
+        let devices = self.devices()?.max(1);
+        Ok(Some(asked.unwrap_or((link.device + 1) % devices)))
+    }
+
     /// Where the pool is, for people.
     pub fn memory(&self) -> String {
         match &self.0 {
@@ -116,12 +130,33 @@ impl Medium {
     ///
     /// When the transport cannot start, or the memory is too small.
     pub fn node(&self, name: &str, layout: &Layout, access: Access) -> Result<Node, Failure> {
-        let engine = self.add(Engine::builder(name)).build().map_err(Failure::server)?;
+        let engine = self.engine(name)?;
         let pool = match &self.0 {
             Kind::Tcp(_) => Pool::Host(node::allocate(&engine, layout, access)?),
             Kind::Xgmi(device) => device.pool(&engine, layout, access)?,
         };
         Ok(Node { engine, pool })
+    }
+
+    /// An engine of this name, with no memory yet.
+    ///
+    /// # Errors
+    ///
+    /// When the transport cannot start.
+    pub fn engine(&self, name: &str) -> Result<Engine, Failure> {
+        self.add(Engine::builder(name)).build().map_err(Failure::server)
+    }
+
+    /// Memory of this many bytes, registered with an engine of this medium.
+    ///
+    /// # Errors
+    ///
+    /// When there is not as much.
+    pub fn buffer(&self, engine: &Engine, bytes: u64, access: Access) -> Result<Pool, Failure> {
+        match &self.0 {
+            Kind::Tcp(_) => Ok(Pool::Host(node::allocate_bytes(engine, bytes, access)?)),
+            Kind::Xgmi(device) => device.buffer(engine, bytes, access),
+        }
     }
 
     fn add(&self, builder: EngineBuilder) -> EngineBuilder {
@@ -136,6 +171,15 @@ impl Medium {
 }
 
 impl DeviceChoice {
+    fn buffer(&self, engine: &Engine, bytes: u64, access: Access) -> Result<Pool, Failure> {
+        let length = usize::try_from(bytes).map_err(Failure::usage)?;
+        let region = self.runtime.allocate(self.id, length, access).map_err(|error| {
+            Failure::usage(format!("{bytes} bytes of {} are needed: {}", self.name, error.message()))
+        })?;
+        let memory = engine.register(&region).map_err(Failure::usage)?;
+        Ok(Pool::Device { memory, runtime: self.runtime.clone() })
+    }
+
     fn pool(&self, engine: &Engine, layout: &Layout, access: Access) -> Result<Pool, Failure> {
         let bytes = usize::try_from(layout.total_bytes()).map_err(Failure::usage)?;
         let region: Region = self.runtime.allocate(self.id, bytes, access).map_err(|error| {

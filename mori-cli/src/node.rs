@@ -64,9 +64,27 @@ pub fn tcp_config(
 /// When the machine has less memory than that.
 pub fn allocate(engine: &Engine, layout: &Layout, access: Access) -> Result<Memory, Failure> {
     layout.check_fits(machine::available_memory().unwrap_or(u64::MAX)).map_err(Failure::usage)?;
-    let bytes = usize::try_from(layout.total_bytes()).map_err(Failure::usage)?;
-    let memory = engine.allocate(bytes, access).map_err(Failure::usage)?;
-    for page in 0..layout.total_bytes().div_ceil(PAGE) {
+    touched(engine, layout.total_bytes(), access)
+}
+
+/// As [`allocate`], for memory without a layout.
+///
+/// # Errors
+///
+/// As [`allocate`].
+pub fn allocate_bytes(engine: &Engine, bytes: u64, access: Access) -> Result<Memory, Failure> {
+    let available = machine::available_memory().unwrap_or(u64::MAX);
+    if bytes > available {
+        let message = format!("{bytes} bytes of memory are needed and only {available} are available");
+        return Err(Failure::usage(message));
+    }
+    touched(engine, bytes, access)
+}
+
+fn touched(engine: &Engine, bytes: u64, access: Access) -> Result<Memory, Failure> {
+    let length = usize::try_from(bytes).map_err(Failure::usage)?;
+    let memory = engine.allocate(length, access).map_err(Failure::usage)?;
+    for page in 0..bytes.div_ceil(PAGE) {
         memory.write_at(page * PAGE, &[0]).map_err(Failure::internal)?;
     }
     Ok(memory)

@@ -46,6 +46,11 @@ impl Pattern {
         Self { key: mix(mix(seed) ^ (u64::from(slot) << 32 | u64::from(piece))) }
     }
 
+    /// The pattern of the scratch memory of the serving process with that seed, as one piece of a slot that no pool has.
+    pub fn of_scratch(seed: u64) -> Self {
+        Self::new(seed, u32::MAX, u32::MAX)
+    }
+
     fn word(self, index: u64) -> u64 {
         fold(self.key.wrapping_add(index.wrapping_mul(STEP)))
     }

@@ -3,7 +3,8 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-use crate::args::{self, Command, GENERATED_REQUESTS, Instead, ReplayArgs, Transport};
+use crate::args::{self, Command, GENERATED_REQUESTS, Instead, ReplayArgs};
+use crate::bench;
 use crate::control::Description;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -43,7 +44,7 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> Exit {
     };
     log(match cli.command {
         Command::Serve(_) => "warn",
-        Command::Replay(_) => "error",
+        Command::Replay(_) | Command::Bench(_) => "error",
     });
     let stop = Stop::new();
     let outcome = match stop.watch_signals() {
@@ -51,6 +52,7 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> Exit {
         Ok(()) => match cli.command {
             Command::Serve(args) => serve::serve(&args, &stop, &mut io::stdout()).map(|()| Exit::Ok),
             Command::Replay(args) => replay(&args, &stop),
+            Command::Bench(args) => bench::bench(&args, &stop),
         },
     };
     outcome.unwrap_or_else(|failure| {
@@ -74,7 +76,7 @@ fn complain(line: &str) {
 }
 
 /// Writes to standard output. A reader that has gone away has read enough.
-fn print(text: &str) -> Exit {
+pub(crate) fn print(text: &str) -> Exit {
     let mut out = io::stdout().lock();
     match writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()) {
         Ok(()) => Exit::Ok,
@@ -168,22 +170,13 @@ fn find_server(args: &ReplayArgs, medium: &Medium) -> Result<Server, Failure> {
     let shape = args.shape.model().shape(args.shape.scale(), args.shape.pieces()).map_err(Failure::usage)?;
     let blocks = args.pool_blocks.unwrap_or(args::POOL_BLOCKS);
     let layout = Layout::new(shape, blocks).map_err(Failure::usage)?;
-    let device = pool_device(args, medium)?;
+    let device = medium.server_device(&args.link, args.pool_device)?;
     if device.is_none() {
         layout.check_fits(machine::available_memory().unwrap_or(u64::MAX)).map_err(Failure::usage)?;
     }
     let program = std::env::current_exe()
         .map_err(|error| Failure::server(format!("cannot find this program to start it again: {error}")))?;
     Server::start(Launch { program, args: serve_command(args, blocks, device) })
-}
-
-/// The device of a serving process of our own, if devices count: the one that was asked for, or the one after ours.
-fn pool_device(args: &ReplayArgs, medium: &Medium) -> Result<Option<u32>, Failure> {
-    if args.link.transport != Transport::Xgmi {
-        return Ok(None);
-    }
-    let devices = medium.devices()?.max(1);
-    Ok(Some(args.pool_device.unwrap_or((args.link.device + 1) % devices)))
 }
 
 /// The command line of a serving process that fits this replay.
@@ -198,16 +191,7 @@ fn serve_command(args: &ReplayArgs, blocks: u32, device: Option<u32>) -> Vec<OsS
     };
     option("--pieces", pieces.into());
     option("--pool-blocks", blocks.to_string().into());
-    option("--transport", args.link.transport.to_string().into());
-    if let Some(device) = device {
-        option("--device", device.to_string().into());
-    }
-    option("--connections", args.link.connections.to_string().into());
-    option("--threads", args.link.threads.to_string().into());
-    option("--peer-timeout", args.link.peer_timeout.as_secs_f64().to_string().into());
-    if let Some(secret) = &args.link.secret_file {
-        option("--secret-file", secret.into());
-    }
+    command.extend(args.link.of_server(device));
     command
 }
 

@@ -1,4 +1,4 @@
-//! What a person sees while a replay runs: a progress bar on a terminal, and a line for each failure.
+//! What a person sees while the program works: a progress bar on a terminal, and a line for each failure.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -17,17 +17,22 @@ pub struct Screen {
 impl Screen {
     /// A screen for a replay of so many requests, if that is known.
     pub fn new(requests: Option<u64>) -> Self {
+        Self::counting(requests, "requests")
+    }
+
+    /// A screen for so many things of one kind, if that is known.
+    pub fn counting(count: Option<u64>, things: &str) -> Self {
         let bar = if std::io::stderr().is_terminal() {
-            ProgressBar::with_draw_target(requests, ProgressDrawTarget::stderr())
+            ProgressBar::with_draw_target(count, ProgressDrawTarget::stderr())
         } else {
             ProgressBar::hidden()
         };
-        let template = match requests {
-            Some(_) => "{bar:30} {pos}/{len} requests  {elapsed}  {msg}",
-            None => "{spinner} {pos} requests  {elapsed}  {msg}",
+        let template = match count {
+            Some(_) => format!("{{bar:30}} {{pos}}/{{len}} {things}  {{elapsed}}  {{msg}}"),
+            None => format!("{{spinner}} {{pos}} {things}  {{elapsed}}  {{msg}}"),
         };
         // The templates are fixed and valid; without one the bar has its own.
-        if let Ok(style) = ProgressStyle::with_template(template) {
+        if let Ok(style) = ProgressStyle::with_template(&template) {
             bar.set_style(style);
         }
         if !bar.is_hidden() {
@@ -42,6 +47,16 @@ impl Screen {
         self.bar.suspend(|| {
             let _ = writeln!(std::io::stderr().lock(), "mori: {text}");
         });
+    }
+
+    /// Says what is being done.
+    pub fn now(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
+    /// Counts one more as done.
+    pub fn step(&self) {
+        self.bar.inc(1);
     }
 
     /// Takes the bar away.

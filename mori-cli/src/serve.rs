@@ -7,12 +7,13 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-use mori_engine::Access;
+use mori_engine::{Access, Engine};
 use serde_bytes::ByteBuf;
 
 use crate::args::{ServeArgs, Transport};
+use crate::bench::raw::RawServer;
 use crate::child::Ready;
-use crate::control::{Answers, ControlServer, Description, Secret, Usage};
+use crate::control::{Answers, ControlServer, Description, Scratch, Secret, Usage};
 use crate::failure::Failure;
 use crate::layout::Layout;
 use crate::machine;
@@ -48,6 +49,12 @@ pub fn serve(args: &ServeArgs, stop: &Stop, out: &mut dyn Write) -> Result<(), F
     fill(&pool, &layout, seed)?;
     tracing::info!(memory = medium.memory(), "filled a pool of {} blocks", layout.slots());
 
+    let raw = listen_raw(args)?;
+    let scratch = match args.scratch {
+        Some(bytes) => Some(scratch(&medium, &engine, bytes, seed, raw.as_ref().map(RawServer::port))?),
+        None => None,
+    };
+
     let description = Description {
         pid: std::process::id(),
         seed,
@@ -60,14 +67,39 @@ pub fn serve(args: &ServeArgs, stop: &Stop, out: &mut dyn Write) -> Result<(), F
         slots: layout.slots(),
         engine: ByteBuf::from(engine.desc().pack()),
         memory: ByteBuf::from(pool.desc().pack()),
+        scratch,
     };
     let control =
         ControlServer::start(listener, Arc::new(Served { description }), secret).map_err(unbound)?;
     tell_ready(&control, out)?;
     stop.wait_for_good();
     drop(control);
+    drop(raw);
     engine.shutdown();
     Ok(())
+}
+
+/// Listens for raw sockets, if it was asked to.
+fn listen_raw(args: &ServeArgs) -> Result<Option<RawServer>, Failure> {
+    let (Some(address), Some(bytes)) = (&args.raw_listen, args.scratch) else { return Ok(None) };
+    let unbound = |error: io::Error| Failure::server(format!("cannot listen on {address}: {error}"));
+    let listener = TcpListener::bind(address).map_err(unbound)?;
+    RawServer::start(listener, bytes).map(Some).map_err(unbound)
+}
+
+/// Two regions for measurements: one to read from, which holds the pattern, and one to write to.
+fn scratch(
+    medium: &Medium,
+    engine: &Engine,
+    bytes: u64,
+    seed: u64,
+    raw_port: Option<u16>,
+) -> Result<Scratch, Failure> {
+    let source = medium.buffer(engine, bytes, Access::READ_ONLY)?;
+    let sink = medium.buffer(engine, bytes, Access::READ_WRITE)?;
+    fill_run(&source, Pattern::of_scratch(seed), 0, bytes, &mut vec![0; FILL_BYTES])?;
+    let [source, sink] = [source, sink].map(|region| ByteBuf::from(region.desc().pack()));
+    Ok(Scratch { bytes, source, sink, raw_port })
 }
 
 /// What the data goes over. The memory of devices is shared within a node, so nobody connects to it.
@@ -114,15 +146,21 @@ fn fill(pool: &Pool, layout: &Layout, seed: u64) -> Result<(), Failure> {
     for slot in 0..layout.slots() {
         for (number, piece) in (0..).zip(layout.pieces(slot)) {
             let pattern = Pattern::new(seed, slot, number);
-            let mut position = 0;
-            while position < piece.len {
-                let len = (piece.len - position).min(FILL_BYTES as u64);
-                let Some(bytes) = scratch.get_mut(..len as usize) else { break };
-                pattern.fill(position, bytes);
-                pool.write_at(piece.offset + position, bytes).map_err(Failure::internal)?;
-                position += len;
-            }
+            fill_run(pool, pattern, piece.offset, piece.len, &mut scratch)?;
         }
+    }
+    Ok(())
+}
+
+/// Writes a pattern from its start into `len` bytes at `offset`.
+fn fill_run(pool: &Pool, pattern: Pattern, offset: u64, len: u64, scratch: &mut [u8]) -> Result<(), Failure> {
+    let mut position = 0;
+    while position < len {
+        let count = (len - position).min(scratch.len() as u64);
+        let Some(bytes) = scratch.get_mut(..count as usize) else { break };
+        pattern.fill(position, bytes);
+        pool.write_at(offset + position, bytes).map_err(Failure::internal)?;
+        position += count;
     }
     Ok(())
 }

@@ -79,19 +79,23 @@ impl Drop for ControlServer {
         self.stop.ask();
         // The thread waits in accept; one connection of ours wakes it. If that fails, the thread is left to the end of
         // the process rather than waited for.
-        let mut own = self.address;
-        match own.ip() {
-            IpAddr::V4(ip) if ip.is_unspecified() => own.set_ip(Ipv4Addr::LOCALHOST.into()),
-            IpAddr::V6(ip) if ip.is_unspecified() => own.set_ip(Ipv6Addr::LOCALHOST.into()),
-            _ => {}
-        }
-        let woken = TcpStream::connect_timeout(&own, Duration::from_secs(1)).is_ok();
+        let woken = knock(self.address);
         if let Some(thread) = self.thread.take()
             && woken
         {
             let _ = thread.join();
         }
     }
+}
+
+/// Connects once to a listener of this process and goes away again, so that it looks up; says whether that worked.
+pub(crate) fn knock(mut own: SocketAddr) -> bool {
+    match own.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => own.set_ip(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(ip) if ip.is_unspecified() => own.set_ip(Ipv6Addr::LOCALHOST.into()),
+        _ => {}
+    }
+    TcpStream::connect_timeout(&own, Duration::from_secs(1)).is_ok()
 }
 
 fn accept(listener: &TcpListener, stop: &Stop, shared: &Arc<Shared>) {

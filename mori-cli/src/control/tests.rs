@@ -22,7 +22,19 @@ fn description() -> Description {
         slots: 10,
         engine: ByteBuf::from(vec![1, 2, 3]),
         memory: ByteBuf::from(vec![9; 5000]),
+        scratch: None,
     }
+}
+
+#[test]
+fn what_was_added_later_is_left_out_when_it_is_not_there_and_taken_when_it_is() {
+    let without = encode(&description()).expect("encodes");
+    assert!(!without.windows(7).any(|word| word == b"scratch"));
+    assert_eq!(decode::<Description>(&without), Ok(description()));
+    let part = ByteBuf::from(vec![1]);
+    let scratch = Scratch { bytes: 7, source: part.clone(), sink: part, raw_port: None };
+    let with = Description { scratch: Some(scratch), ..description() };
+    assert_eq!(decode::<Description>(&encode(&with).expect("encodes")), Ok(with));
 }
 
 impl Answers for Fixed {
