@@ -128,6 +128,17 @@ pub trait Backend: Send + Sync + 'static {
         BlockOn::Unsupported
     }
 
+    /// Looks for progress on `transfer` on the calling thread for a short while, before a wait sleeps (the busy window of
+    /// W8): whoever reads the answer itself need not be woken. Only called on backends with a notifier, by waits that may
+    /// sleep, with no lock held; never by a zero timeout (W6).
+    ///
+    /// Returns as soon as `over` says so, which it must ask between any two bounded steps, and when the backend's own
+    /// configured window has passed without work; at once if that is zero, if the transfer is over, if another thread
+    /// already looks, or if there is nothing that this thread could do. Transfers that end here end on the calling thread.
+    fn linger(&self, transfer: TransferId, over: &dyn Fn() -> bool) {
+        let _ = (transfer, over);
+    }
+
     /// Asks for a stop of `transfer` and returns at once (E1). Unknown and finished transfers are ignored.
     ///
     /// # Errors

@@ -452,6 +452,15 @@ impl Status {
         self.backend().map(|backend| backend.block_on(self.0.id))
     }
 
+    /// Lets the backend look for progress on this thread for its busy window (W8), until `over`.
+    pub(crate) fn linger(&self, over: &dyn Fn() -> bool) {
+        if self.code() == StatusCode::InProgress
+            && let Some(backend) = self.backend()
+        {
+            backend.linger(self.0.id, over);
+        }
+    }
+
     /// Sleeps until the status is not in progress or `deadline` has passed on `clock`.
     pub(crate) fn sleep(&self, clock: &Clock, deadline: Deadline) -> StatusCode {
         clock.enroll(|| {

@@ -6,7 +6,8 @@
 //! 2. The deadline is computed once, before anything else (W2, W5).
 //! 3. Zero timeout: one poll, and the answer (W6).
 //! 4. Otherwise one poll up front (W8, W9), and no lock is held while the backend runs.
-//! 5. With a notifier: an optional short busy window, then sleep until the terminal state or the deadline (W8).
+//! 5. With a notifier: an optional short busy window, the backend's and then the policy's, then sleep until the terminal
+//!    state or the deadline (W8).
 //! 6. Without one and with a bound: sleep until the terminal state, the deadline, or the next step of the re-poll
 //!    policy; at the deadline poll once more, unless the status is terminal (W4, W9).
 //! 7. Without one and without a bound: the backend's blocking hook waits (W10). A backend that has no hook, or whose
@@ -139,7 +140,9 @@ pub(crate) fn one(status: &Status, timeout: Timeout, policy: &WaitPolicy) -> Sta
         return code;
     }
     if status.has_notifier() {
-        busy(policy, deadline, || status.code() != StatusCode::InProgress);
+        let over = || status.code() != StatusCode::InProgress;
+        status.linger(&|| over() || deadline.passed(policy.clock.now()));
+        busy(policy, deadline, over);
         return status.sleep(&policy.clock, deadline);
     }
     match deadline {

@@ -132,6 +132,21 @@ impl Backend for TcpBackend {
         // The I/O threads make all the progress there is.
     }
 
+    fn linger(&self, transfer: TransferId, over: &dyn Fn() -> bool) {
+        if self.shared.config.busy_window.is_zero() {
+            return;
+        }
+        let Some(transfer) = self.shared.transfer(transfer) else { return };
+        for lane in transfer.lanes() {
+            if let Some(driven) = lane.driven() {
+                driven.linger(&self.shared, over);
+            }
+            if over() {
+                return;
+            }
+        }
+    }
+
     fn cancel(&self, transfer: TransferId) -> Result<()> {
         if let Some(transfer) = self.shared.transfer(transfer) {
             transfer.stop(Error::new(ErrorKind::Cancelled, "cancelled on request"));

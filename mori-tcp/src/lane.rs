@@ -12,13 +12,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::sync::{Condvar, Mutex};
 use mio::net::TcpStream;
 use mori_core::{EngineKey, Error, ErrorKind, Notify, Result};
 
+use crate::driven::Driven;
 use crate::outgoing::{Flush, Outgoing, Queue, Sending, Stopped};
 use crate::sys::Scatter;
 use crate::transfer::Transfer;
@@ -82,6 +83,8 @@ pub(crate) struct Lane {
     closed: AtomicBool,
     opening: Mutex<Option<Result<()>>>,
     opened: Condvar,
+    /// Its reading end.
+    driven: OnceLock<Weak<Driven>>,
 }
 
 impl Lane {
@@ -99,6 +102,7 @@ impl Lane {
             closed: AtomicBool::new(false),
             opening: Mutex::new(None),
             opened: Condvar::new(),
+            driven: OnceLock::new(),
         })
     }
 
@@ -114,6 +118,16 @@ impl Lane {
 
     pub(crate) fn socket(&self) -> Option<&TcpStream> {
         self.socket.get()
+    }
+
+    /// Says what reads it; once.
+    pub(crate) fn read_by(&self, driven: Weak<Driven>) {
+        let _ = self.driven.set(driven);
+    }
+
+    /// What reads it, while it stands.
+    pub(crate) fn driven(&self) -> Option<Arc<Driven>> {
+        self.driven.get().and_then(Weak::upgrade)
     }
 
     /// Bytes under way on it.

@@ -2,6 +2,7 @@
 
 mod backend;
 mod config;
+mod driven;
 mod handshake;
 mod initiator;
 mod lane;

@@ -146,14 +146,17 @@ impl Shared {
     }
 
     /// Refuses new transfers, ends those in progress, and ends the I/O threads. Every call returns only after that, except one
-    /// by an I/O thread itself, in an observer: it must not wait for the others, which may wait for it.
+    /// by an I/O thread itself, or by one that reads in its place, in an observer: it must not wait for the others, which may
+    /// wait for it.
     pub(crate) fn shut_down(&self) {
         self.transfers.lock().shut_down = true;
         for worker in self.workers() {
             worker.send(Command::Shutdown);
         }
         let own = std::thread::current().id();
-        if !self.workers().iter().any(|worker| worker.thread.get() == Some(&own)) {
+        if !crate::driven::is_driving()
+            && !self.workers().iter().any(|worker| worker.thread.get() == Some(&own))
+        {
             // The lock is held meanwhile, so that a second caller waits as well.
             let mut threads = self.threads.lock();
             for thread in threads.drain(..) {

@@ -176,6 +176,18 @@ impl Transfer {
         }
     }
 
+    /// The connections that answers to it come on, with one of its requests on each.
+    pub(crate) fn lanes(&self) -> Vec<Arc<Lane>> {
+        let state = self.state.lock();
+        let mut lanes: Vec<Arc<Lane>> = Vec::new();
+        for (lane, _) in &state.requests {
+            if !lanes.iter().any(|known| Arc::ptr_eq(known, lane)) {
+                lanes.push(Arc::clone(lane));
+            }
+        }
+        lanes
+    }
+
     /// Asks for a stop (contract E1).
     pub(crate) fn stop(&self, why: Error) {
         self.state.lock().reason.get_or_insert(why);

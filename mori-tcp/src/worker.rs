@@ -21,7 +21,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Registry, Token, Waker};
 use mori_core::{Error, ErrorKind, Result};
 
-use crate::initiator::Initiator;
+use crate::driven::Driven;
 use crate::lane::Lane;
 use crate::peer::Peer;
 use crate::shared::Shared;
@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Dial { lane: Arc<Lane>, peer: Arc<Peer> },
     /// The addresses of a lane's peer are known.
     Resolved { token: usize, addresses: Result<VecDeque<SocketAddr>> },
+    /// Read on where a waiting thread has left off.
+    Read(usize),
     /// Serve this connection.
     Adopt(TcpStream),
     /// Send what waits on this lane.
@@ -62,6 +64,8 @@ pub(crate) enum Command {
 /// An I/O thread as other threads see it.
 pub(crate) struct WorkerHandle {
     waker: Waker,
+    /// The list of sockets that the thread is told about.
+    pub(crate) registry: Registry,
     commands: Mutex<Vec<Command>>,
     /// Tokens whose turn was cut short.
     again: Mutex<Vec<usize>>,
@@ -79,6 +83,7 @@ impl WorkerHandle {
     pub(crate) fn new(registry: &Registry, base: Instant) -> io::Result<Self> {
         Ok(Self {
             waker: Waker::new(registry, WAKER)?,
+            registry: registry.try_clone()?,
             commands: Mutex::default(),
             again: Mutex::default(),
             ticking: AtomicBool::new(false),
@@ -148,7 +153,7 @@ impl std::fmt::Debug for WorkerHandle {
 }
 
 enum Conn {
-    Initiator(Box<Initiator>),
+    Initiator(Arc<Driven>),
     Target(Box<Target>),
 }
 
@@ -278,7 +283,10 @@ impl Worker {
     fn touch(&mut self, token: usize, readable: Option<bool>, writable: bool) {
         let result = match self.conns.get_mut(&token) {
             None => return,
-            Some(Conn::Initiator(conn)) => conn.event(&self.shared, self.poll.registry(), readable, writable),
+            Some(Conn::Initiator(conn)) => {
+                let registry = self.poll.registry();
+                conn.with(|conn| conn.event(&self.shared, registry, readable, writable))
+            }
             Some(Conn::Target(conn)) => conn.event(&self.shared, readable, writable),
         };
         match result {
@@ -298,7 +306,7 @@ impl Worker {
             let Some(token) = self.ready.pop_front() else { break };
             let result = match self.conns.get_mut(&token) {
                 None => continue,
-                Some(Conn::Initiator(conn)) => conn.turn(&self.shared),
+                Some(Conn::Initiator(conn)) => conn.with(|conn| conn.turn(&self.shared)),
                 Some(Conn::Target(conn)) => conn.turn(&self.shared),
             };
             match result {
@@ -317,7 +325,7 @@ impl Worker {
     fn close(&mut self, token: usize, why: &Error) {
         match self.conns.remove(&token) {
             None => {}
-            Some(Conn::Initiator(mut conn)) => conn.close(self.poll.registry(), why),
+            Some(Conn::Initiator(conn)) => conn.with(|conn| conn.close(self.poll.registry(), why)),
             Some(Conn::Target(mut conn)) => conn.close(&self.shared, self.poll.registry(), why),
         }
     }
@@ -357,9 +365,10 @@ impl Worker {
                 Command::Resolved { token, addresses } => self.resolved(token, addresses),
                 Command::Adopt(socket) => self.serve(socket),
                 Command::Write(token) => self.touch(token, None, true),
+                Command::Read(token) => self.touch(token, Some(false), false),
                 Command::Cancel { token, request } => {
-                    if let Some(Conn::Initiator(conn)) = self.conns.get_mut(&token) {
-                        conn.cancel(request);
+                    if let Some(Conn::Initiator(conn)) = self.conns.get(&token) {
+                        conn.with(|conn| conn.cancel(request));
                     }
                 }
                 Command::Close { token, why } => self.close(token, &why),
@@ -372,8 +381,8 @@ impl Worker {
         let token = lane.token;
         let now = self.shared.clock.now();
         let (host, port) = peer.address();
-        let conn = Initiator::new(lane, peer, now, self.shared.config.connect_timeout);
-        self.conns.insert(token, Conn::Initiator(Box::new(conn)));
+        let conn = Driven::new(lane, peer, now, self.shared.config.connect_timeout);
+        self.conns.insert(token, Conn::Initiator(conn));
         self.handle.ticking.store(true, Ordering::Relaxed);
         // A deadline on this lane may have come before the lane, and passed with nobody to look at it: look now. AcqRel
         // pairs with the minimum in `WorkerHandle::busy`.
@@ -385,8 +394,9 @@ impl Worker {
     }
 
     fn resolved(&mut self, token: usize, addresses: Result<VecDeque<SocketAddr>>) {
-        let Some(Conn::Initiator(conn)) = self.conns.get_mut(&token) else { return };
-        let started = addresses.and_then(|addresses| conn.connect(self.poll.registry(), addresses));
+        let Some(Conn::Initiator(conn)) = self.conns.get(&token) else { return };
+        let registry = self.poll.registry();
+        let started = addresses.and_then(|addresses| conn.with(|conn| conn.connect(registry, addresses)));
         if let Err(why) = started {
             self.close(token, &why);
         }
@@ -450,9 +460,9 @@ impl Worker {
         // the minimum in `WorkerHandle::busy`.
         self.handle.earliest.swap(u64::MAX, Ordering::AcqRel);
         let mut earliest = u64::MAX;
-        for conn in self.conns.values_mut() {
+        for conn in self.conns.values() {
             if let Conn::Initiator(conn) = conn
-                && let Some(at) = conn.expire(now)
+                && let Some(at) = conn.with(|conn| conn.expire(now))
             {
                 earliest = earliest.min(self.handle.nanos(at));
             }
@@ -471,11 +481,11 @@ impl Worker {
         let mut busy = false;
         for (token, conn) in &mut self.conns {
             let result = match conn {
-                Conn::Initiator(conn) => {
+                Conn::Initiator(conn) => conn.with(|conn| {
                     excuse.into_iter().for_each(|by| conn.excuse(by, now));
                     busy |= conn.busy();
                     conn.tick(&self.shared, now)
-                }
+                }),
                 Conn::Target(conn) => {
                     excuse.into_iter().for_each(|by| conn.excuse(by, now));
                     busy |= conn.busy();
@@ -501,7 +511,7 @@ impl Worker {
         // Pairs with the fence in `WorkerHandle::busy`.
         fence(Ordering::SeqCst);
         let busy = self.conns.values().any(|conn| match conn {
-            Conn::Initiator(conn) => conn.busy(),
+            Conn::Initiator(conn) => conn.with(|conn| conn.busy()),
             Conn::Target(conn) => conn.busy(),
         });
         if busy {

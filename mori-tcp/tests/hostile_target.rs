@@ -4,50 +4,13 @@
 mod support;
 
 use std::io::Write;
-use std::sync::Arc;
 use std::time::Duration;
 
-use mori_core::{Access, Backend, ErrorKind, Op, Piece, Region, Session, Status, StatusCode};
+use mori_core::{Access, Backend, ErrorKind, Op, Piece, Status, StatusCode};
 use mori_tcp::TcpConfig;
-use support::raw::{CANCEL, CHUNK, DATA, DONE, FAIL, Frame, LAST, NOTE, PONG, READ, Raw, Stage, WRITE};
+use support::play::{Play, config};
+use support::raw::{CANCEL, CHUNK, DATA, DONE, FAIL, Frame, LAST, NOTE, PONG, READ, Stage, WRITE};
 use support::{Node, bytes, fail, finish, notify, pattern, submit, succeed, until};
-
-/// One connection, so that the stage knows where requests come.
-fn config() -> TcpConfig {
-    TcpConfig { connections: 1, peer_timeout: Duration::from_secs(600), ..TcpConfig::default() }
-}
-
-/// An initiator with a session to a target that the test plays.
-struct Play {
-    stage: Stage,
-    session: Arc<dyn Session>,
-    local: Region,
-    near: Node,
-}
-
-impl Play {
-    /// Connects, and gives the connection as the target has it.
-    fn start(config: TcpConfig, length: usize) -> (Self, Raw) {
-        let stage = Stage::new("far");
-        let near = Node::new("near", config);
-        near.backend.add_peer(&stage.desc()).unwrap();
-        let (local, _) = near.region(length, Access::LOCAL);
-        local.write_at(0, &pattern(length, 1)).unwrap();
-        let (session, raw) = std::thread::scope(|scope| {
-            let accepting = scope.spawn(|| stage.accept());
-            let session = near.session(&local, &stage.memory(length));
-            (session, accepting.join().unwrap())
-        });
-        (Self { stage, session, local, near }, raw)
-    }
-
-    /// The bytes outside of the piece are as they were.
-    fn untouched_outside(&self, offset: usize, length: usize) {
-        let (got, original) = (bytes(&self.local), pattern(self.local.len(), 1));
-        assert!(got[..offset] == original[..offset], "bytes before the piece have changed");
-        assert!(got[offset + length..] == original[offset + length..], "bytes after the piece have changed");
-    }
-}
 
 const OFFSET: u64 = 100;
 const LENGTH: u64 = 1000;
@@ -297,7 +260,9 @@ fn a_write_that_is_refused_early_gives_up_its_memory() {
 #[test]
 fn a_target_that_refuses_and_takes_nothing_more_is_dropped() {
     let length = 64 << 20;
-    let hasty = TcpConfig { peer_timeout: Duration::from_millis(500), ..config() };
+    // One chunk, so that more has to follow the refusal than the system's buffers take.
+    let hasty =
+        TcpConfig { peer_timeout: Duration::from_millis(500), chunk_bytes: length as u64, ..config() };
     let (play, mut raw) = Play::start(hasty, length);
     let status = submit(&play.session, Op::Write, &[Piece::new(0, 0, length as u64)]);
     let head = raw.take(64).unwrap();

@@ -415,6 +415,10 @@ impl Backend for Faulty {
         if waited { BlockOn::Returned } else { self.core.inner.block_on(transfer) }
     }
 
+    fn linger(&self, transfer: TransferId, over: &dyn Fn() -> bool) {
+        self.core.inner.linger(transfer, over);
+    }
+
     fn cancel(&self, transfer: TransferId) -> Result<()> {
         self.core.inner.cancel(transfer)
     }

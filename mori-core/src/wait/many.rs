@@ -350,6 +350,7 @@ fn wait_many<S: AsRef<Status>>(
     let needed = until.needed(tally.terminal, tally.failed, pending.len());
     let gate = Gate::over(&pending, needed, until);
     let stale = if mutant("stale_verdict") { Some(scan(members)) } else { None };
+    linger(&gate, &pending, deadline, policy);
     sleep(&gate, &poll_driven, deadline, policy, until);
     let observer: Arc<dyn Observe> = gate;
     for status in pending {
@@ -358,6 +359,21 @@ fn wait_many<S: AsRef<Status>>(
         }
     }
     stale.unwrap_or_else(|| scan(members))
+}
+
+/// W8: the backends' busy window. It ends with the first member that does not complete in it, so that a long batch takes no
+/// longer than a single transfer; and a member that somebody has to poll is not kept waiting by it.
+fn linger(gate: &Gate, pending: &[&Status], deadline: Deadline, policy: &WaitPolicy) {
+    let over = || gate.is_open() || deadline.passed(policy.clock.now());
+    for status in pending {
+        if !status.has_notifier() || over() {
+            return;
+        }
+        status.linger(&|| status.code() != StatusCode::InProgress || over());
+        if status.code() == StatusCode::InProgress {
+            return;
+        }
+    }
 }
 
 /// Steps 5: sleeps on the gate, polling those that need it.

@@ -54,6 +54,8 @@ pub(crate) enum Kind {
 pub(crate) const KINDS: [Kind; 3] = [Kind::Notifier, Kind::Polled, Kind::Hooked];
 
 type Action = Box<dyn FnOnce(&Fake) + Send>;
+/// What a backend does in its busy window; it is handed the question whether the wait is over.
+type Window = Box<dyn FnOnce(&Fake, &dyn Fn() -> bool) + Send>;
 
 #[derive(Default)]
 struct Transfer {
@@ -64,6 +66,8 @@ struct Transfer {
     hooks: usize,
     cancels: usize,
     on_poll: HashMap<usize, Action>,
+    lingers: usize,
+    on_linger: Option<Window>,
 }
 
 #[derive(Default)]
@@ -163,6 +167,20 @@ impl Fake {
     /// Runs `action` in the `count`th poll of a transfer, before the poll looks for a result.
     pub(crate) fn on_poll(&self, status: &Status, count: usize, action: impl FnOnce(&Self) + Send + 'static) {
         self.transfer(status, |transfer| transfer.on_poll.insert(count, Box::new(action)));
+    }
+
+    /// Runs `action` in the busy window of the next wait.
+    pub(crate) fn on_linger(
+        &self,
+        status: &Status,
+        action: impl FnOnce(&Self, &dyn Fn() -> bool) + Send + 'static,
+    ) {
+        self.transfer(status, |transfer| transfer.on_linger = Some(Box::new(action)));
+    }
+
+    /// How many waits have given it a busy window.
+    pub(crate) fn lingers(&self, status: &Status) -> usize {
+        self.transfer(status, |transfer| transfer.lingers)
     }
 
     /// Makes the next `count` calls of the hook return at once.
@@ -279,6 +297,18 @@ impl Backend for Fake {
         }
         state.blocked -= 1;
         BlockOn::Returned
+    }
+
+    fn linger(&self, id: TransferId, over: &dyn Fn() -> bool) {
+        let action = {
+            let mut state = self.state();
+            let Some(transfer) = state.transfers.get_mut(&id) else { return };
+            transfer.lingers += 1;
+            transfer.on_linger.take()
+        };
+        if let Some(action) = action {
+            action(self, over);
+        }
     }
 
     fn cancel(&self, id: TransferId) -> Result<()> {

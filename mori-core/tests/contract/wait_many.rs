@@ -312,3 +312,62 @@ fn completions_that_race_with_the_subscribing_are_counted_once() {
         });
     }
 }
+
+/// W8, A10: a batch has one busy window: it goes on while members end in it, stops at the first that does not, and ends with
+/// the wait.
+#[test]
+fn w8_a_batch_lingers_up_to_its_first_member_that_stays() {
+    let fake = Fake::new(Kind::Notifier);
+    let list = fake.submit_many(4);
+    let clock = ManualClock::new();
+    for status in &list[..2] {
+        let of = status.clone();
+        fake.on_linger(status, move |fake, over| {
+            fake.succeed(&of);
+            assert!(over());
+        });
+    }
+    scope(|scope| {
+        let waiter = Waiter::start(scope, || on(&clock).wait_all(&list, BOUND));
+        waiter.asleep(&clock, 1);
+        let lingers: Vec<_> = list.iter().map(|status| fake.lingers(status)).collect();
+        assert_eq!(lingers, [1, 1, 1, 0]);
+        fake.succeed(&list[2]);
+        fake.succeed(&list[3]);
+        assert!(waiter.end().all_quiet());
+    });
+}
+
+/// A4, A12: the busy window of a wait that others can end is over when they do.
+#[test]
+fn w8_the_busy_window_ends_with_the_wait() {
+    let fake = Fake::new(Kind::Notifier);
+    let list = fake.submit_many(3);
+    let other = list[2].clone();
+    fake.on_linger(&list[0], move |fake, over| {
+        assert!(!over());
+        fake.finish(&other, Err(broken()));
+        assert!(over());
+    });
+    let clock = ManualClock::new();
+    assert_eq!(on(&clock).wait_first_failure(&list, BOUND).code(), TRANSPORT);
+    let lingers: Vec<_> = list.iter().map(|status| fake.lingers(status)).collect();
+    assert_eq!((lingers.as_slice(), clock.sleeps()), ([1, 0, 0].as_slice(), 0));
+}
+
+/// A7, W9: a batch with a member that has to be polled lingers at no member after it.
+#[test]
+fn w8_a_member_without_notifier_ends_the_busy_window() {
+    let (polled, notifying) = (Fake::new(Kind::Polled), Fake::new(Kind::Notifier));
+    let list = [polled.submit(), notifying.submit()];
+    let clock = ManualClock::new();
+    scope(|scope| {
+        let waiter = Waiter::start(scope, || on(&clock).wait_all(&list, BOUND));
+        waiter.asleep(&clock, 1);
+        notifying.succeed(&list[1]);
+        polled.ready(&list[0], Ok(()));
+        clock.advance(BOUND);
+        assert!(waiter.end().all_quiet());
+    });
+    assert_eq!((polled.lingers(&list[0]), notifying.lingers(&list[1])), (0, 0));
+}

@@ -3,7 +3,7 @@
 use std::thread::scope;
 use std::time::Duration;
 
-use mori_core::{Clock, ManualClock, Status, StatusCode, Tag, Timeout, WaitPolicy};
+use mori_core::{Clock, ManualClock, Status, StatusCode, Tag, Timeout, WaitPolicy, wait_all};
 
 use crate::support::{
     BOUND, Fake, KINDS, Kind, PEER_LOST, TICK, TRANSPORT, Told, Waiter, broken, error, on, repolling,
@@ -458,4 +458,69 @@ fn a_detached_status_is_waited_for_like_any_other() {
         completer.succeed();
         assert_eq!(waiter.end(), StatusCode::Success);
     });
+}
+
+/// W8: the backend's busy window comes once, after the poll and before the sleep; what ends in it needs no sleep.
+#[test]
+fn w8_the_backend_has_one_busy_window_before_the_sleep() {
+    for timeout in [Timeout::Unbounded, Timeout::Within(BOUND)] {
+        let fake = Fake::new(Kind::Notifier);
+        let status = fake.submit();
+        let clock = ManualClock::new();
+        let of = status.clone();
+        fake.on_linger(&status, move |fake, over| {
+            assert!(fake.polls(&of) <= 1 && !over());
+            fake.succeed(&of);
+            assert!(over(), "the wait is over with its status");
+        });
+        assert_eq!(status.wait_with(timeout, &on(&clock)), StatusCode::Success);
+        assert_eq!((fake.lingers(&status), clock.sleeps()), (1, 0));
+    }
+}
+
+/// W8, W5: a busy window in which nothing comes neither ends the wait nor is repeated; the deadline ends both.
+#[test]
+fn w8_a_busy_window_without_work_is_followed_by_the_sleep() {
+    let fake = Fake::new(Kind::Notifier);
+    let status = fake.submit();
+    let clock = ManualClock::new();
+    scope(|scope| {
+        let waiter = Waiter::start(scope, || status.wait_with(BOUND, &on(&clock)));
+        waiter.asleep(&clock, 1);
+        assert_eq!(fake.lingers(&status), 1);
+        fake.succeed(&status);
+        assert_eq!(waiter.end(), StatusCode::Success);
+    });
+    let late = fake.submit();
+    let hand = ManualClock::new();
+    let policy = on(&hand);
+    fake.on_linger(&late, move |_, over| {
+        assert!(!over());
+        hand.advance(BOUND - TICK);
+        assert!(!over());
+        hand.advance(TICK);
+        assert!(over(), "the deadline has passed");
+    });
+    assert_eq!(late.wait_with(BOUND, &policy), StatusCode::InProgress);
+}
+
+/// W6, W9: a zero timeout has no busy window, nor has a backend that must be polled.
+#[test]
+fn w6_a_zero_timeout_and_a_polled_backend_have_no_busy_window() {
+    let clock = ManualClock::new();
+    let fake = Fake::new(Kind::Notifier);
+    let status = fake.submit();
+    assert_eq!(status.wait_with(Timeout::Poll, &on(&clock)), StatusCode::InProgress);
+    assert!(!wait_all(std::slice::from_ref(&status), Timeout::Poll).all_quiet());
+    assert_eq!(fake.lingers(&status), 0);
+    for kind in [Kind::Polled, Kind::Hooked] {
+        let fake = Fake::new(kind);
+        let status = fake.submit();
+        fake.on_poll(&status, 1, {
+            let status = status.clone();
+            move |fake| fake.ready(&status, Ok(()))
+        });
+        assert_eq!(status.wait_with(BOUND, &on(&clock)), StatusCode::Success);
+        assert_eq!(fake.lingers(&status), 0, "{kind:?}");
+    }
 }

@@ -7,6 +7,7 @@
 )]
 
 pub(crate) mod harness;
+pub(crate) mod play;
 pub(crate) mod raw;
 pub(crate) mod relay;
 

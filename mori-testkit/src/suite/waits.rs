@@ -355,7 +355,10 @@ fn polling_what_is_unknown_or_finished_does_nothing(bench: &Bench) -> CaseResult
     for id in [status.id(), mori_core::TransferId::fresh()] {
         let backend = Arc::clone(&link.a.backend);
         bench.prompt("a poll of nothing", move || backend.poll_progress(id))?;
-        if !link.a.backend.has_notifier() {
+        if link.a.backend.has_notifier() {
+            let backend = Arc::clone(&link.a.backend);
+            bench.prompt("lingering on nothing", move || backend.linger(id, &|| false))?;
+        } else {
             let backend = Arc::clone(&link.a.backend);
             bench.prompt("blocking on nothing", move || backend.block_on(id))?;
         }
