@@ -66,7 +66,9 @@ fn the_real_library_resolves_and_says_what_it_finds() {
     let named = std::env::var_os("MORI_HIP_LIBRARY").map(PathBuf::from);
     let library = named.into_iter().chain(REAL.iter().map(PathBuf::from)).find(|path| path.is_file());
     let Some(library) = library else {
-        println!("skipped: libamdhip64 is not installed (Debian's package is libamdhip64-5)");
+        println!(
+            "skipped: the_real_library_resolves_and_says_what_it_finds: libamdhip64 is not installed; `cargo xtask setup hip-library` installs Debian's"
+        );
         return;
     };
     println!("loading {}", library.display());

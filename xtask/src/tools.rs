@@ -13,7 +13,7 @@ use crate::workspace::cargo;
 pub(crate) struct Tool {
     /// Name by which steps and `cargo xtask setup NAME` ask for it.
     pub(crate) name: &'static str,
-    /// The programs whose presence proves it, the one that is run first.
+    /// The programs whose presence proves it, the one that is run first. A name with `.so.` in it is a shared library.
     programs: &'static [&'static str],
     /// What it is for.
     about: &'static str,
@@ -109,6 +109,13 @@ pub(crate) const TOOLS: &[Tool] = &[
         optional: false,
     },
     Tool {
+        name: "hip-library",
+        programs: &["libamdhip64.so.5"],
+        about: "the real HIP runtime, which the loader of mori-xgmi is tested against; 18 MB, and no GPU is needed",
+        install: Install::Apt(&["libamdhip64-5"]),
+        optional: false,
+    },
+    Tool {
         name: "nextest",
         programs: &["cargo-nextest"],
         about: "runs tests in parallel processes; cargo test stands in",
@@ -130,8 +137,11 @@ impl Tool {
 
     /// Where the program that is run is, if all of the tool is there.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        let find = |name: &&str| {
-            folders().iter().map(|folder| folder.join(name)).find(|program| is_program(program))
+        let find = |name: &&str| match name.contains(".so.") {
+            true => {
+                LIBRARIES.iter().map(|folder| Path::new(folder).join(name)).find(|library| library.is_file())
+            }
+            false => folders().iter().map(|folder| folder.join(name)).find(|program| is_program(program)),
         };
         let found: Option<Vec<PathBuf>> = self.programs.iter().map(find).collect();
         found?.into_iter().next()
@@ -164,7 +174,7 @@ impl Tool {
         }
         if !self.is_there() {
             let programs = self.programs.join("`, `");
-            bail!("{} is installed but not all of `{programs}` are on the path", self.name);
+            bail!("{} is installed but not all of `{programs}` are where they are looked for", self.name);
         }
         Ok(())
     }
@@ -254,6 +264,10 @@ pub(crate) fn setup(names: &[String], check: bool) -> Result<bool> {
     Ok(complete)
 }
 
+/// Where shared libraries are looked for.
+const LIBRARIES: &[&str] =
+    &["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/opt/rocm/lib"];
+
 /// Where programs are looked for: the path, and the folders that cargo installs to.
 fn folders() -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> =
@@ -292,6 +306,9 @@ mod tests {
         assert!(!absent.is_there());
         assert!(is_there("git"));
         assert!(!is_there("no such tool"));
+        let library = |name| Tool { programs: name, ..absent };
+        assert!(library(&["libc.so.6"]).is_there(), "the C library is everywhere");
+        assert!(!library(&["libno-such-library.so.1"]).is_there());
     }
 
     #[test]
