@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,6 +62,8 @@ pub struct RdmaConfig {
     /// A secret that a peer must know before anything else is accepted on the control connection. What the cards carry is
     /// protected by their keys alone.
     pub secret: Option<Secret>,
+    /// The verbs library to load, instead of the one that `MORI_VERBS_LIBRARY` names or the system finds.
+    pub library: Option<PathBuf>,
     /// Devices to use, by name; all that work if empty.
     pub devices: Vec<String>,
     /// The most devices that are used.
@@ -114,6 +117,7 @@ impl fmt::Debug for RdmaConfig {
             .field("bind", &self.bind)
             .field("advertise", &self.advertise)
             .field("secret", &self.secret)
+            .field("library", &self.library)
             .field("devices", &self.devices)
             .field("max_devices", &self.max_devices)
             .field("gid_index", &self.gid_index)
@@ -134,6 +138,7 @@ impl Default for RdmaConfig {
             bind: "127.0.0.1:0".into(),
             advertise: None,
             secret: None,
+            library: None,
             devices: Vec::new(),
             max_devices: 8,
             gid_index: None,

@@ -39,7 +39,7 @@ use crate::send_queue::{Progress, WorkId};
 use crate::verbs::WcStatus;
 
 use lane::{Blame, Work};
-pub(crate) use lane::{Keys, Lane, Message, Posting, Refused, Wire};
+pub(crate) use lane::{Lane, Message, Posting, Refused, Wire};
 use transfer::{Phase, Stop, Transfer};
 pub(crate) use transfer::{RemoteKey, Submission, Ways};
 
@@ -127,6 +127,8 @@ pub(crate) struct Flow {
     timers: BinaryHeap<Reverse<(Instant, u64)>>,
     /// Why nothing is taken any more.
     closed: Option<Error>,
+    /// Why the peer was lost, until it is reached again.
+    lost: Option<Error>,
     chain: Chain,
     progress: Vec<Progress<Work>>,
 }
@@ -156,6 +158,7 @@ impl Flow {
             paths: remotes.map(path).collect(),
             timers: BinaryHeap::new(),
             closed: None,
+            lost: None,
             chain: Chain::default(),
             progress: Vec::new(),
         }
@@ -200,7 +203,28 @@ impl Flow {
         if self.has_lane() || self.paths.iter().any(|path| path.connecting) {
             return None;
         }
-        self.paths.iter().find_map(|path| path.penalty.as_ref()).map(|(_, cause)| cause.clone())
+        let penalty = self.paths.iter().find_map(|path| path.penalty.as_ref()).map(|(_, cause)| cause);
+        penalty.or(self.lost.as_ref()).cloned()
+    }
+
+    /// Whether a transfer can be expected to work: a lane stands, or nothing is known to be wrong.
+    pub(crate) fn is_alive(&self) -> bool {
+        let wrong = self.lost.is_some() || self.paths.iter().any(|path| path.penalty.is_some());
+        self.closed.is_none() && (self.has_lane() || !wrong)
+    }
+
+    /// How many paths there are.
+    pub(crate) fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// Each lane's number, path, and requests and chains that are posted.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (u32, usize, usize, usize)> {
+        self.lanes.iter().map(|lane| (lane.number, lane.path, lane.queue.used(), lane.queue.records()))
+    }
+
+    pub(crate) fn has(&self, key: u64) -> bool {
+        self.transfers.contains_key(&key)
     }
 
     /// Takes a transfer. Whatever is wrong comes out as its end.
@@ -284,6 +308,9 @@ impl Flow {
                 }
             }
         }
+        if !lanes.is_empty() {
+            self.lost = None;
+        }
         for lane in lanes {
             self.lanes.push(lane);
             if let (Some(closed), Some(at)) = (self.closed.clone(), self.lanes.len().checked_sub(1)) {
@@ -314,6 +341,7 @@ impl Flow {
 
     /// Ends everything, and takes nothing more if `for_good`.
     pub(crate) fn lose(&mut self, why: &Error, for_good: bool, now: Instant, out: &mut Actions) {
+        self.lost = Some(why.clone());
         if for_good {
             self.closed.get_or_insert_with(|| why.clone());
         }
@@ -337,13 +365,22 @@ impl Flow {
         self.turn(now, out);
     }
 
-    /// A path does not work any more: its lanes end, and what they carried goes another way, or fails.
-    pub(crate) fn path_down(&mut self, path: usize, cause: &Error, now: Instant, out: &mut Actions) {
+    /// A path does not work any more: its lanes end, and what they carried goes another way, or fails. With `mute`, its device
+    /// gives nothing back any more, so that nobody waits for that.
+    pub(crate) fn path_down(
+        &mut self,
+        path: usize,
+        cause: &Error,
+        mute: bool,
+        now: Instant,
+        out: &mut Actions,
+    ) {
         for at in 0..self.lanes.len() {
             if self.lanes.get(at).is_some_and(|lane| lane.path == path) {
                 self.fail_lane(at, Blame::Path, cause.clone(), now, out);
             }
         }
+        self.hurry(now, |lane| mute && lane.path == path);
         self.punish(path, cause.clone(), now);
         self.drain_all(now, out);
         self.turn(now, out);
@@ -355,6 +392,21 @@ impl Flow {
             self.fail_lane(at, Blame::Path, cause.clone(), now, out);
             self.drain_all(now, out);
             self.turn(now, out);
+        }
+    }
+
+    /// Waits no longer for what this side's devices give back.
+    pub(crate) fn give_up_waiting(&mut self, now: Instant, out: &mut Actions) {
+        self.hurry(now, |_| true);
+        self.drain_all(now, out);
+        self.turn(now, out);
+    }
+
+    fn hurry(&mut self, now: Instant, which: impl Fn(&Lane) -> bool) {
+        for lane in self.lanes.iter_mut().filter(|lane| which(lane)) {
+            if let Some(drain) = &mut lane.drain {
+                drain.until = now;
+            }
         }
     }
 

@@ -181,6 +181,7 @@ impl World {
             ways,
             note,
             deadline: deadline.map(|after| (after, self.now + after)),
+            refusal: None,
         };
         self.flow.submit(submission, self.now, &mut self.out);
         self.act();
@@ -522,7 +523,7 @@ fn a_queue_pair_that_gives_nothing_back_is_destroyed() {
     let mut world = World::new(settings(), 1, 64);
     let key = world.submit(Op::Read, &BIG, None);
     let cause = Error::new(ErrorKind::Transport, "the port is down");
-    world.flow.path_down(0, &cause, world.now, &mut world.out);
+    world.flow.path_down(0, &cause, false, world.now, &mut world.out);
     world.act();
     assert!(!world.ended.contains_key(&key));
     world.advance(Duration::from_secs(10));
@@ -671,7 +672,7 @@ proptest! {
                 }
                 Event::PathDown(path) => {
                     let cause = Error::new(ErrorKind::Transport, "port down");
-                    world.flow.path_down(path, &cause, world.now, &mut world.out);
+                    world.flow.path_down(path, &cause, path == 1, world.now, &mut world.out);
                     world.act();
                 }
                 Event::Reachable(yes) => world.reachable = yes,

@@ -90,12 +90,14 @@ pub(crate) struct Submission {
     pub(crate) ways: Arc<Ways>,
     pub(crate) note: Option<Notify>,
     pub(crate) deadline: Option<(Duration, Instant)>,
+    /// Why it is over before it began, if it is: it then only tells its target, if that was asked for.
+    pub(crate) refusal: Option<Error>,
 }
 
 impl Transfer {
     pub(crate) fn new(submission: Submission, now: Instant) -> Self {
-        let Submission { completer, pin, op, plan, ways, note, deadline } = submission;
-        Self {
+        let Submission { completer, pin, op, plan, ways, note, deadline, refusal } = submission;
+        let mut transfer = Self {
             completer,
             pin,
             op,
@@ -113,7 +115,11 @@ impl Transfer {
             progress: now,
             detours: (0, 0),
             timer: None,
+        };
+        if let Some(refusal) = refusal {
+            transfer.fail(refusal);
         }
+        transfer
     }
 
     /// Whether no more of its requests are to be posted.

@@ -192,7 +192,8 @@ impl Simulation {
         self.order(if held { "hold" } else { "release" })
     }
 
-    /// The same for one queue pair, by its device's name and its number.
+    /// The same for one queue pair, by its device's name and its number: neither its own requests are carried out nor those that
+    /// reach it.
     ///
     /// # Errors
     ///

@@ -99,6 +99,9 @@ impl World {
             let over = self.config.impatient || request.expired;
             return if over { Outcome::Failed(number::WC_RETRY_EXC) } else { Outcome::Waiting };
         };
+        if self.pairs.get(&peer).is_some_and(|peer| peer.held) {
+            return Outcome::Waiting;
+        }
         let receives = matches!(request.opcode, number::WR_SEND | number::WR_SEND_IMM | number::WR_WRITE_IMM);
         if receives && self.pairs.get(&peer).is_none_or(|peer| peer.receives.is_empty()) {
             let retries = self.pairs.get(&handle).map_or(0, |pair| pair.rnr_retries);
