@@ -85,7 +85,9 @@ fn the_target_is_told_once_and_after_the_bytes() {
         pair.carrier.script(|script| script.hold = true);
         let status = pair.write(&PIECE, 5, false);
         assert_eq!(status.wait(Duration::from_millis(1)), StatusCode::InProgress);
-        assert!(pair.b.notifications().is_empty() && !pair.arrived());
+        // Long enough for a message that is sent too early.
+        assert_eq!(pair.b.notifications().wait(Duration::from_millis(50)), None);
+        assert!(!pair.arrived());
         // The carrier is not asked for what it cannot do.
         assert_eq!(pair.carrier.options()[0].notify, None);
         pair.carrier.release();
