@@ -123,6 +123,9 @@ pub struct ServeArgs {
     /// How bytes move.
     #[command(flatten)]
     pub link: LinkArgs,
+    /// Log errors only: whoever started this process expects the rest
+    #[arg(long, hide = true)]
+    pub quiet: bool,
     /// End when standard input does
     #[arg(long)]
     pub exit_with_parent: bool,
@@ -418,7 +421,14 @@ mod tests {
 
     #[test]
     fn each_help_fits_a_screen() {
-        for line in ["mori --help", "mori replay --help", "mori serve --help", "mori replay -h"] {
+        for line in [
+            "mori --help",
+            "mori replay --help",
+            "mori serve --help",
+            "mori bench --help",
+            "mori bench compare --help",
+            "mori replay -h",
+        ] {
             let Err(Instead::Show(text)) = parse_words(line) else { panic!("{line} shows help") };
             assert!(text.lines().count() <= 30, "{line}: {} lines\n{text}", text.lines().count());
             assert!(text.lines().all(|l| l.chars().count() <= 100), "{line}\n{text}");

@@ -62,11 +62,18 @@ pub fn bench(args: &BenchArgs, stop: &Stop) -> Result<Exit, Failure> {
     }
     let mut sweep = Sweep::new(args, &site, stop)?;
     let end = sweep.run();
+    if let Err(Trouble::Failed(failure)) = &end
+        && !sweep.has_rows()
+    {
+        // It could not begin.
+        return Err(failure.clone());
+    }
     let report = sweep.report(end);
     if let Some(path) = &args.csv {
         write(path, &table::csv(&report))?;
     }
-    if let Some(path) = &args.plot {
+    // A sweep that ends before its first row has nothing to draw.
+    if let Some(path) = args.plot.as_ref().filter(|_| !report.rows.is_empty()) {
         write(path, &plot::svg(&report).map_err(Failure::internal)?)?;
     }
     let text = if args.json {
@@ -120,6 +127,11 @@ impl<'a> Sweep<'a> {
         let sums = rows.into_iter().map(|row| (row, Sum::new(row))).collect();
         let screen = Screen::counting(Some(steps), "rows");
         Ok(Self { args, site, stop, effort: Effort::new(args), sums, left_out, peer: String::new(), screen })
+    }
+
+    /// Whether any row was measured.
+    fn has_rows(&self) -> bool {
+        self.sums.iter().any(|(_, sum)| sum.report().is_some())
     }
 
     fn run(&mut self) -> Result<(), Trouble> {

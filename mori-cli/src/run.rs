@@ -42,7 +42,8 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> Exit {
             return Exit::Usage;
         }
     };
-    log(match cli.command {
+    log(match &cli.command {
+        Command::Serve(args) if args.quiet => "error",
         Command::Serve(_) => "warn",
         Command::Replay(_) | Command::Bench(_) => "error",
     });

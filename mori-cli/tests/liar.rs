@@ -5,12 +5,13 @@ mod common;
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use mori_cli::control::{Answers, ControlServer, Description, Usage};
+use mori_cli::control::{Answers, ControlServer, Description, Scratch, Usage};
 use mori_cli::layout::{Homes, Layout};
 use mori_cli::model::{LLAMA_3_8B, Pieces};
 use mori_cli::pattern::Pattern;
-use mori_engine::{Access, Engine, TcpConfig};
+use mori_engine::{Access, Engine, Memory, TcpConfig};
 use serde_bytes::ByteBuf;
 
 struct Liar(Description);
@@ -32,6 +33,15 @@ fn serve(
     access: Access,
     spoil: impl FnOnce(&mut [u8], &Layout),
     lie: impl FnOnce(&mut Description),
+) -> (ControlServer, Engine) {
+    serve_with(access, spoil, |_, description| lie(description))
+}
+
+/// The same with a lie that needs the engine.
+fn serve_with(
+    access: Access,
+    spoil: impl FnOnce(&mut [u8], &Layout),
+    lie: impl FnOnce(&Engine, &mut Description),
 ) -> (ControlServer, Engine) {
     let shape = LLAMA_3_8B.shape(8192, Pieces::Layer).expect("fits");
     let layout = Layout::new(shape, SLOTS).expect("fits");
@@ -57,8 +67,9 @@ fn serve(
         slots: SLOTS,
         engine: ByteBuf::from(engine.desc().pack()),
         memory: ByteBuf::from(memory.desc().pack()),
+        scratch: None,
     };
-    lie(&mut description);
+    lie(&engine, &mut description);
     let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
     let control = ControlServer::start(listener, Arc::new(Liar(description)), None).expect("starts");
     (control, engine)
@@ -155,4 +166,53 @@ fn descriptions_that_do_not_fit_are_refused() {
         assert_eq!(ran.code(), 7, "{}", ran.err);
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     }
+}
+
+/// A measurement of one kind of transfers with scratch memory whose source is as `spoil` leaves it. While it runs, `meddle`
+/// gets the sink's memory again and again.
+fn measure(op: &str, spoil: impl FnOnce(&mut [u8]), meddle: impl Fn(&Memory) + Sync) -> common::Ran {
+    const BYTES: usize = 1 << 20;
+    let mut source = vec![0; BYTES];
+    Pattern::of_scratch(SEED).fill(0, &mut source);
+    spoil(&mut source);
+    let mut sink = None;
+    let scratch = |engine: &Engine, description: &mut Description| {
+        let source = engine.register_vec(source, Access::READ_ONLY).expect("registered");
+        let memory = engine.allocate(BYTES, Access::READ_WRITE).expect("allocated");
+        let pack = |memory: &Memory| ByteBuf::from(memory.desc().pack());
+        let (bytes, raw_port) = (BYTES as u64, None);
+        description.scratch = Some(Scratch { bytes, source: pack(&source), sink: pack(&memory), raw_port });
+        sink = Some(memory);
+    };
+    let (control, _engine) = serve_with(Access::READ_ONLY, |_, _| (), scratch);
+    let target = control.address().to_string();
+    let args =
+        ["bench", "--op", op, "--sizes", "4KiB", "--batches", "8", "--total", "1MiB", "--iterations", "64"];
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                sink.iter().for_each(&meddle);
+                std::thread::yield_now();
+            }
+        });
+        let ran =
+            common::run(&[args.as_slice(), &["--repeat", "1", "--verify", "--target", &target]].concat());
+        over.store(true, Ordering::Relaxed);
+        ran
+    })
+}
+
+#[test]
+fn a_measurement_that_verifies_finds_one_wrong_bit_and_lost_writes() {
+    let zero = |sink: &Memory| sink.write_at(40_000, &[0; 5000]).expect("inside");
+    let none = |_: &Memory| ();
+    let ran = measure("both", |_| (), none);
+    assert_eq!(ran.code(), 0, "{}", ran.err);
+    let ran = measure("read", |source| source[500_000] ^= 1, none);
+    assert_eq!(ran.code(), 4, "{}", ran.err);
+    assert!(ran.err.contains("byte 288 of the piece at 499712 of the target"), "{}", ran.err);
+    assert_eq!(measure("read", |_| (), zero).code(), 0, "nothing is read from there");
+    let ran = measure("write", |_| (), zero);
+    assert_eq!(ran.code(), 4, "{}", ran.err);
 }

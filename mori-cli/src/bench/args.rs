@@ -48,7 +48,7 @@ struct Defaults {
 #[derive(Debug, Clone, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "mori bench [OPTIONS]\n       mori bench compare BEFORE.json AFTER.json [--threshold PCT] [--json]",
+    override_usage = "mori bench [OPTIONS], or mori bench compare BEFORE.json AFTER.json",
     after_help = "Also --warm-up, --iterations, --timeout, --workers, --no-session, --peer-device: see the README."
 )]
 pub struct BenchArgs {
@@ -58,16 +58,16 @@ pub struct BenchArgs {
     /// read, write or both
     #[arg(long, value_name = "OP", default_value = "both", hide_possible_values = true)]
     pub op: OpArg,
-    /// Sizes of a piece: 8,64KiB or 8..64MiB (doubling), 8..64MiB:8 (by 8) [default: 8..64MiB, 9]
+    /// As 8,64KiB or 8..64MiB (doubling) or 8..64MiB:8 [default: 9, 8..64MiB]
     #[arg(long, value_name = "LIST", value_parser = parse_sizes)]
     pub sizes: Option<Values>,
-    /// Pieces of a transfer, likewise, up to 32768 [default: 1,32,1024]
+    /// Pieces of a transfer, written alike [default: 1,32,1024]
     #[arg(long, value_name = "LIST", value_parser = parse_batches)]
     pub batches: Option<Values>,
     /// scattered, contiguous or both
     #[arg(long, value_name = "HOW", default_value = "scattered", hide_possible_values = true)]
     pub layout: LayoutArg,
-    /// Leave out rows whose transfers are larger; also the memory they walk [default: 256MiB]
+    /// The largest transfer, and the memory of a region [default: 256MiB]
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub total: Option<u64>,
     /// Transfers in flight
@@ -79,19 +79,19 @@ pub struct BenchArgs {
     /// Seconds of a row before it counts.
     #[arg(long, value_name = "S", hide = true, value_parser = parse_warm_up)]
     pub warm_up: Option<Duration>,
-    /// Seconds that a row is measured, in each repetition [default: 0.3]
+    /// Seconds of a row in each repetition [default: 0.3]
     #[arg(long, value_name = "S", value_parser = parse_seconds)]
     pub time: Option<Duration>,
     /// Transfers of a row in each repetition, instead of a time.
     #[arg(long, value_name = "N", hide = true, conflicts_with = "time", value_parser = clap::value_parser!(u64).range(1..))]
     pub iterations: Option<u64>,
-    /// Run the whole sweep N times, each with fresh processes [default: 3]
+    /// Repetitions of the sweep, with fresh processes [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub repeat: Option<u32>,
     /// Fewer sizes and batches, once, in a few seconds
     #[arg(long)]
     pub quick: bool,
-    /// Address of a `mori serve --scratch SIZE`; without, one is started here
+    /// Address of a running `mori serve --scratch`; without, one is started
     #[arg(long, value_name = "HOST:PORT")]
     pub target: Option<String>,
     /// Device of the server started here, with xgmi.
@@ -106,13 +106,13 @@ pub struct BenchArgs {
     /// Transfer through the engine, without a session of our own.
     #[arg(long, hide = true)]
     pub no_session: bool,
-    /// Compare what was read and written, outside of the time
+    /// Compare the bytes that were read and written
     #[arg(long)]
     pub verify: bool,
     /// Measure raw blocking sockets beside each row
     #[arg(long)]
     pub baseline: bool,
-    /// stop, kill, cut, cancel or all: break transfers and count late bytes, instead
+    /// Break transfers instead, by stop, kill, cut, cancel or all
     #[arg(
         long,
         value_name = "LIST",
@@ -121,7 +121,7 @@ pub struct BenchArgs {
         conflicts_with_all = ["target", "baseline", "csv", "plot", "verify"]
     )]
     pub fault: Vec<FaultArg>,
-    /// Print the result as one JSON object, as `compare` reads it
+    /// Print the result as one JSON object, for compare
     #[arg(long)]
     pub json: bool,
     /// Write the rows to a file as CSV, too
@@ -136,6 +136,7 @@ pub struct BenchArgs {
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
     /// Print the ratios of two results, and mark what got worse
+    #[command(hide = true)]
     Compare(CompareArgs),
 }
 

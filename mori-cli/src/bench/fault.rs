@@ -159,6 +159,10 @@ pub fn run(args: &BenchArgs, site: &Site, stop: &Stop) -> Result<Exit, Failure> 
         Ok(())
     });
     screen.clear();
+    if let (true, Err(Trouble::Failed(failure))) = (reports.is_empty(), &end) {
+        // It could not begin.
+        return Err(failure.clone());
+    }
     let (exit, reason) = verdict(&reports, end);
     if exit != Exit::Ok {
         screen.line(&reason);
@@ -268,9 +272,9 @@ mod tests {
         let dead = FaultReport { works_after: false, ..good.clone() };
         let exit = |reports: &[FaultReport], end| verdict(reports, end).0;
         assert_eq!(exit(&[good.clone(), late.clone()], Err(Trouble::Stopped)), Exit::LateBytes);
-        assert_eq!(exit(&[good.clone()], Err(Trouble::Stopped)), Exit::Interrupted);
+        assert_eq!(exit(std::slice::from_ref(&good), Err(Trouble::Stopped)), Exit::Interrupted);
         assert_eq!(exit(&[good.clone(), dead], Ok(())), Exit::Failed);
-        assert_eq!(exit(&[good.clone()], Ok(())), Exit::Ok);
+        assert_eq!(exit(std::slice::from_ref(&good), Ok(())), Exit::Ok);
         let text = table(&[good, late]);
         assert!(text.contains("does not apply") && text.contains("Late bytes"), "{text}");
     }

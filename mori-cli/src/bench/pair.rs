@@ -116,6 +116,7 @@ impl Site {
             }
         };
         let peer = format!("{address} (process {})", description.pid);
+        tracing::info!(%peer, "connected");
         Ok(Pair { near, seed: description.seed, peer, raw, secret: self.secret.clone(), server })
     }
 
@@ -155,6 +156,10 @@ fn launch(args: &BenchArgs, medium: &Medium) -> Result<Launch, Failure> {
     command.push(args.total().to_string().into());
     if args.baseline {
         command.extend(["--raw-listen", "127.0.0.1:0"].map(OsString::from));
+    }
+    if !args.fault.is_empty() {
+        // It loses its peer again and again, as it is meant to.
+        command.push("--quiet".into());
     }
     let device = medium.server_device(&args.link, args.peer_device)?;
     command.extend(args.link.of_server(device));

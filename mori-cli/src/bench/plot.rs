@@ -48,6 +48,9 @@ const LINES: [Ink; 8] = [
     ink((150, 50, 50), (240, 125, 125)),
 ];
 
+/// Sizes, each with a value.
+type Points = Vec<(f64, f64)>;
+
 /// One line of both panels.
 #[derive(Debug)]
 struct Line {
@@ -55,9 +58,9 @@ struct Line {
     ink: Ink,
     dashed: bool,
     /// Size and throughput.
-    rates: Vec<(f64, f64)>,
+    rates: Points,
     /// Size and median time.
-    times: Vec<(f64, f64)>,
+    times: Points,
 }
 
 /// Draws a result.
@@ -126,7 +129,7 @@ fn lines(report: &Report) -> Vec<Line> {
 
 /// What raw sockets reach for each size: the highest throughput of its rows, and the median of its round trips.
 fn raw_line(report: &Report, op: Op) -> Line {
-    let (mut rates, mut times): (Vec<(f64, f64)>, Vec<(f64, f64)>) = (Vec::new(), Vec::new());
+    let (mut rates, mut times) = (Points::new(), Points::new());
     for row in report.rows.iter().filter(|row| row.row.op == op) {
         let Some(raw) = &row.raw else { continue };
         let size = row.row.size as f64;
@@ -152,7 +155,7 @@ fn draw(root: &Area<'_>, report: &Report, lines: &[Line], columns: usize) -> Dra
     root.draw(&Text::new("Throughput and latency over the size of a piece", (MARGIN as i32, 16), title))
         .map_err(words)?;
     let subtitle = format!(
-        "{}, {} memory, {} connections, {} threads, {} in flight, {} repetitions of {} s",
+        "{}, {} memory, connections: {}, threads: {}, in flight: {}, repetitions: {} of {} s",
         setup.transport,
         setup.memory,
         setup.connections,
@@ -166,16 +169,16 @@ fn draw(root: &Area<'_>, report: &Report, lines: &[Line], columns: usize) -> Dra
     let (_, below) = root.split_vertically(TITLE);
     let (panels, legend) = below.split_vertically(PANEL);
     let (left, right) = panels.split_horizontally(WIDTH / 2);
-    panel(&left, "Throughput, average", "GB/s", lines.iter().map(|line| (line, &line.rates)))?;
-    panel(&right, "Time of a transfer, median", "\u{b5}s", lines.iter().map(|line| (line, &line.times)))?;
+    panel(&left, "Throughput, average", rate_label, lines.iter().map(|line| (line, &line.rates)))?;
+    panel(&right, "Time of a transfer, median", time_label, lines.iter().map(|line| (line, &line.times)))?;
     draw_legend(&legend, lines, columns)
 }
 
 fn panel<'l>(
     area: &Area<'_>,
     title: &str,
-    unit: &str,
-    lines: impl Iterator<Item = (&'l Line, &'l Vec<(f64, f64)>)> + Clone,
+    value_label: fn(f64) -> String,
+    lines: impl Iterator<Item = (&'l Line, &'l Points)> + Clone,
 ) -> Drawn {
     let points = || lines.clone().flat_map(|(_, points)| points.iter().copied());
     let (Some((x, xs)), Some((y, ys))) =
@@ -186,9 +189,9 @@ fn panel<'l>(
     let heading = (FONT, 18).into_font().color(&TEXT.light);
     let mut chart = ChartBuilder::on(area)
         .margin(MARGIN as i32)
-        .caption(format!("{title} ({unit})"), heading)
+        .caption(title, heading)
         .x_label_area_size(56)
-        .y_label_area_size(64)
+        .y_label_area_size(76)
         .build_cartesian_2d(
             (x.start..x.end).log_scale().with_key_points(xs),
             (y.start..y.end).log_scale().with_key_points(ys),
@@ -203,7 +206,6 @@ fn panel<'l>(
         .label_style(label.clone())
         .axis_desc_style(label)
         .x_desc("size of a piece")
-        .y_desc(unit)
         .x_label_formatter(&|size| size_label(*size))
         .y_label_formatter(&|value| value_label(*value))
         .draw()
@@ -273,12 +275,25 @@ fn size_label(size: f64) -> String {
     format!("{} {}", size.round(), unit.unwrap_or_default())
 }
 
-fn value_label(value: f64) -> String {
-    if value >= 1.0 {
-        format!("{}", value.round())
-    } else {
-        format!("{:.*}", -value.log10().floor() as usize, value)
+/// A throughput in 10^9 bytes for each second.
+fn rate_label(value: f64) -> String {
+    scaled(value * 1e9, &["B/s", "kB/s", "MB/s", "GB/s", "TB/s"])
+}
+
+/// A time in microseconds.
+fn time_label(value: f64) -> String {
+    scaled(value * 1e3, &["ns", "\u{b5}s", "ms", "s"])
+}
+
+/// A value in the unit that reads best; each is 1000 of the one before it.
+fn scaled(mut value: f64, units: &[&str]) -> String {
+    let mut units = units.iter();
+    let mut unit = units.next();
+    while value >= 999.5 {
+        let Some(next) = units.next() else { break };
+        (value, unit) = (value / 1000.0, Some(next));
     }
+    format!("{} {}", value.round(), unit.unwrap_or(&""))
 }
 
 /// Puts the style sheet with the dark colours behind the opening tag, and makes the picture scale with its page.
@@ -309,8 +324,8 @@ mod tests {
     fn the_picture_names_everything() {
         let text = svg(&report()).expect("drawn");
         for name in [
-            "Throughput, average (GB/s)",
-            "Time of a transfer, median (\u{b5}s)",
+            "Throughput, average",
+            "Time of a transfer, median",
             "size of a piece",
             "read, 1 piece",
             "write, 1024 pieces",
@@ -361,7 +376,8 @@ mod tests {
         }
         assert!(axis(std::iter::empty(), 2).is_none());
         assert_eq!([8.0, 4096.0, 67_108_864.0].map(size_label), ["8 B", "4 KiB", "64 MiB"]);
-        assert_eq!([0.001, 0.5, 20.0].map(value_label), ["0.001", "0.5", "20"]);
+        assert_eq!([0.001, 0.5, 20.0].map(rate_label), ["1 MB/s", "500 MB/s", "20 GB/s"]);
+        assert_eq!([0.5, 20.0, 1e6].map(time_label), ["500 ns", "20 \u{b5}s", "1 s"]);
     }
 
     #[test]
