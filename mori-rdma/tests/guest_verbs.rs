@@ -15,6 +15,7 @@ use guest::{
     DEVICES, End, PATIENCE, QUICK, at, bytes, net, net_begun, over, pair, patience, pattern, readable,
 };
 use mori_core::ErrorKind;
+use mori_rdma::topology::{Near, Rules, Topology};
 use mori_rdma::verbs::{
     AsyncEventKind, AsyncEventSource, LinkLayer, Opcode, PortState, QueuePairState, RecvList, RemoteAddress,
     RtsAttributes, SendFlags, SendList, Verbs, WcStatus, WorkCompletion,
@@ -23,6 +24,7 @@ use mori_rdma::verbs::{
 fn main() {
     guest::main(&[
         ("devices_and_ports_are_described", devices_and_ports_are_described),
+        ("the_kernels_tree_says_what_the_library_says", the_kernels_tree_says_what_the_library_says),
         ("a_write_lands_where_it_should", a_write_lands_where_it_should),
         ("a_read_fetches_what_is_there", a_read_fetches_what_is_there),
         ("a_send_fills_a_receive", a_send_fills_a_receive),
@@ -98,6 +100,26 @@ fn devices_and_ports_are_described() {
         }
         assert!(gids.iter().any(|entry| entry.gid.ipv4().is_some()), "{gids:?}");
     }
+}
+
+fn the_kernels_tree_says_what_the_library_says() {
+    let topology = Topology::read("/sys");
+    let verbs = Verbs::load(None).unwrap();
+    for device in verbs.devices().unwrap() {
+        let context = device.open().unwrap();
+        let shown = topology.device(device.name()).unwrap();
+        assert!(shown.is_virtual && shown.pci.is_none(), "{shown:?}");
+        assert_eq!(shown.ports.len(), usize::from(context.attributes().unwrap().ports));
+        for port in &shown.ports {
+            let asked = context.port(port.number).unwrap();
+            assert_eq!((port.state, port.link_layer), (asked.state, asked.link_layer), "{port:?}");
+            assert_eq!((port.gigabits, &port.gids), (asked.gigabits(), &context.gids(port.number).unwrap()));
+        }
+    }
+    let choice = topology.choose(&Rules::default(), Near::Anywhere, 1);
+    let chosen: Vec<_> =
+        choice.candidates.iter().map(|of| (of.device.as_str(), of.gid.entry.index)).collect();
+    assert_eq!(chosen, [("rxeb", 1), ("rxea", 1)], "{choice}");
 }
 
 fn a_write_lands_where_it_should() {
