@@ -96,6 +96,7 @@ impl Accepted {
         let mut more = true;
         for _ in 0..TURN_FRAMES {
             if self.failed {
+                self.stream.flush()?;
                 return Err(Error::new(ErrorKind::BadState, "a request was refused"));
             }
             if self.paused() {

@@ -1,5 +1,5 @@
-//! A link as the watching thread sees it: connecting, the handshake or the step down to the protocol of existing peers, answers,
-//! signs of life.
+//! A link as the watching thread sees it: connecting, the handshake or the step down to the protocol of existing peers,
+//! answers, signs of life.
 
 use std::collections::VecDeque;
 use std::io;
@@ -344,19 +344,19 @@ impl Dialed {
         };
         match looked {
             Ok(()) => Ok(true),
-            Err(why) => self.refused(turn, why).map(|()| true),
+            Err(why) => self.refused(turn, &why).map(|()| true),
         }
     }
 
     fn flush_greeting(&mut self, turn: &mut Turn<'_>) -> Result<bool> {
         match self.flush() {
             Ok(()) => Ok(false),
-            Err(why) => self.refused(turn, why).map(|()| true),
+            Err(why) => self.refused(turn, &why).map(|()| true),
         }
     }
 
     /// The handshake has failed. An existing peer closes, or answers something else, before any other step.
-    fn refused(&mut self, turn: &mut Turn<'_>, why: Error) -> Result<()> {
+    fn refused(&mut self, turn: &mut Turn<'_>, why: &Error) -> Result<()> {
         let first = matches!(self.state, State::Greeting { step: Step::Challenge(_), .. });
         let foreign = first && matches!(why.kind(), ErrorKind::PeerLost | ErrorKind::Malformed);
         if foreign && turn.shared.config.secret.is_some() && self.expected.instance.is_none() {
@@ -501,8 +501,8 @@ impl Dialed {
         Ok(())
     }
 
-    /// An existing peer has closed the connection, as it may after each exchange: whether it is gone shows when another one is tried.
-    /// One that closes instead of answering refuses.
+    /// An existing peer has closed the connection, as it may after each exchange: whether it is gone shows when another one
+    /// is tried. One that closes instead of answering refuses.
     fn connect_anew(&mut self, turn: &mut Turn<'_>, why: &Error) -> Result<()> {
         let State::Legacy { exchanged, .. } = std::mem::replace(&mut self.state, State::Resting(None)) else {
             return Ok(());

@@ -258,8 +258,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::TimedOut`] at the deadline, after which the peer may still do it; [`ErrorKind::PeerLost`] if the link ends; or what
-    /// the peer says.
+    /// [`ErrorKind::TimedOut`] at the deadline, after which the peer may still do it; [`ErrorKind::PeerLost`] if the link
+    /// ends; or what the peer says.
     pub(crate) fn register_endpoint(
         &self,
         request: &EndpointRequest,
@@ -317,8 +317,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] with an existing peer, [`ErrorKind::ResourceExhausted`] if the peer takes nothing, [`ErrorKind::InvalidArgument`]
-    /// for a message that is too long, or why the link has ended.
+    /// [`ErrorKind::Unsupported`] with an existing peer, [`ErrorKind::ResourceExhausted`] if the peer takes nothing,
+    /// [`ErrorKind::InvalidArgument`] for a message that is too long, or why the link has ended.
     pub(crate) fn note_failure(&self, failure: &FailureNote) -> Result<()> {
         self.check_own("take notes")?;
         let bytes = note(failure)?;

@@ -1,8 +1,8 @@
 //! Frames and their bodies, in both protocols.
 //!
 //! A frame is one byte type, the length of the body in 32 bits (big-endian), and the body: one MessagePack array, positional.
-//! Further fields are skipped, missing ones at the end have defaults where that makes sense. Existing peers speak two types, a request
-//! and an answer of the same type:
+//! Further fields are skipped, missing ones at the end have defaults where that makes sense. Existing peers speak two types,
+//! a request and an answer of the same type:
 //!
 //! | type | body |
 //! |---|---|

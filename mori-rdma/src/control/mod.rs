@@ -1,27 +1,28 @@
 //! The control plane: what engines tell each other over TCP so that their queue pairs can meet.
 //!
 //! It knows nothing of verbs. The data path implements [`Service`] and asks through [`Link`]; everything here is numbers and
-//! names. One thread watches every socket, both the connections that peers have made to this engine and the links that it has made to
-//! peers; calls of the service run on a few threads of their own, since they may block.
+//! names. One thread watches every socket, both the connections that peers have made to this engine and the links that it has
+//! made to peers; calls of the service run on a few threads of their own, since they may block.
 //!
 //! # Rules
 //!
 //! 1. Everything that comes in is untrusted: a frame's length is checked before its body is taken in, every body is decoded
 //!    with limits, every connection has a deadline for its handshake and for each frame that it has begun.
 //! 2. No peer delays another: reading, decoding and writing happen in bounded turns; of one connection at most one call of
-//!    the service runs at a time, of one address at most half of those that may run, and a connection that asks faster than it is
-//!    answered is not read meanwhile.
+//!    the service runs at a time, of one address at most half of those that may run, and a connection that asks faster than
+//!    it is answered is not read meanwhile.
 //! 3. Calls for one connection run in the order of its messages, and [`Service::closed`] comes last.
 //! 4. With a secret configured, nothing is spoken but the own protocol, and nothing is answered before the proof.
-//! 5. A link's close is the sign that the peer's process is gone. A peer whose process is stopped keeps its links, since its system
-//!    goes on to acknowledge; a peer whose host is gone or cut off loses them within the peer timeout.
+//! 5. A link's close is the sign that the peer's process is gone. A peer whose process is stopped keeps its links, since
+//!    its system goes on to acknowledge; a peer whose host is gone or cut off loses them within the peer timeout.
 //!
 //! # Two protocols
 //!
 //! Existing peers speak frames of one byte type and a 32-bit big-endian length, with MessagePack arrays as bodies
-//! ([`message`]): a request and its answer, one at a time. The own protocol has the same frames, other types, a handshake with versions and
-//! the proof of a secret, numbered requests, and answers that say why something failed. It begins with a type that existing
-//! peers refuse; then the link speaks theirs, unless a secret is configured or the peer is known to speak the own one.
+//! ([`message`]): a request and its answer, one at a time. The own protocol has the same frames, other types, a handshake
+//! with versions and the proof of a secret, numbered requests, and answers that say why something failed. It begins with a
+//! type that existing peers refuse; then the link speaks theirs, unless a secret is configured or the peer is known to speak
+//! the own one.
 //!
 //! A connection of an existing peer may end after each exchange, so its end means nothing by itself. A link to such a peer
 //! connects anew then; it is lost when that fails.
@@ -96,7 +97,8 @@ pub(crate) enum Protocol {
     Legacy,
 }
 
-/// The engine at the other end. With [`Protocol::Legacy`] the key is what the peer says without proof, and there is no incarnation.
+/// The engine at the other end. With [`Protocol::Legacy`] the key is what the peer says without proof, and there is no
+/// incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) key: EngineKey,
@@ -174,7 +176,8 @@ pub(crate) struct EndpointRequest {
     pub(crate) nic_rank: i32,
     /// -1 for none.
     pub(crate) rail: i32,
-    /// The initiator's own number of the lane, unique on its link; retiring, credits and notes name the lane by it. Zero with existing peers.
+    /// The initiator's own number of the lane, unique on its link; retiring, credits and notes name the lane by it. Zero with
+    /// existing peers.
     pub(crate) lane: u64,
 }
 
@@ -212,10 +215,10 @@ pub(crate) struct FailureNote {
 
 /// What the control plane asks of the data path.
 ///
-/// Calls come from the control plane's threads. Those about a connection come one at a time and in the order of its messages; those
-/// about different connections come at the same time. They may block, but with a bound: about a second is fine. A panic is caught and
-/// answered as a failure. An error's kind and text reach the peer that asked, if it speaks the own protocol; one that does not
-/// finds its connection closed.
+/// Calls come from the control plane's threads. Those about a connection come one at a time and in the order of its messages;
+/// those about different connections come at the same time. They may block, but with a bound: about a second is fine. A panic
+/// is caught and answered as a failure. An error's kind and text reach the peer that asked, if it speaks the own protocol;
+/// one that does not finds its connection closed.
 ///
 /// The control plane holds the service weakly. When it is gone, requests are refused.
 pub(crate) trait Service: Send + Sync {
@@ -230,20 +233,21 @@ pub(crate) trait Service: Send + Sync {
     /// A peer wants to know the keys of region `memory` for `device`, an index among this engine's devices.
     fn region(&self, peer: &Peer, device: u32, memory: u64) -> Result<RegionKeys>;
 
-    /// A peer wants the passive end of one of its lanes to be quiet: when this returns, no byte that came over it lands any more. A lane
-    /// that is not known (any more) is quiet. Own protocol only.
+    /// A peer wants the passive end of one of its lanes to be quiet: when this returns, no byte that came over it lands any
+    /// more. A lane that is not known (any more) is quiet. Own protocol only.
     fn retire_endpoint(&self, connection: ConnectionId, lane: u64) -> Result<()>;
 
     /// A peer's transfer has failed, and its target is to learn of it. Own protocol only.
     fn note_failure(&self, connection: ConnectionId, peer: &Peer, note: FailureNote);
 
-    /// The connection has ended; the last call for it. With the own protocol, drop the passive ends that were made over it. With
-    /// [`Protocol::Legacy`] it says nothing about the process, which may connect for each exchange; what was made over it stays until
-    /// the engine is removed, replaced or registers again. Called only for connections on which something was asked.
+    /// The connection has ended; the last call for it. With the own protocol, drop the passive ends that were made over it.
+    /// With [`Protocol::Legacy`] it says nothing about the process, which may connect for each exchange; what was made over
+    /// it stays until the engine is removed, replaced or registers again. Called only for connections on which something was
+    /// asked.
     fn closed(&self, connection: ConnectionId, peer: &Peer);
 
-    /// Initiator's side: the target has taken `count` notifications of `lane`, which may be sent anew. Called on the thread that
-    /// watches the sockets, so it must not block.
+    /// Initiator's side: the target has taken `count` notifications of `lane`, which may be sent anew. Called on the thread
+    /// that watches the sockets, so it must not block.
     fn credits(&self, link: LinkId, lane: u64, count: u32);
 
     /// Initiator's side: the link has ended, and this side has not closed it. Called once. It may come before the caller of

@@ -1,8 +1,8 @@
 //! The threads that call the service.
 //!
-//! Every connection and every link is a *lane* of jobs, of which one at a time runs, in order. Urgent jobs (an end, a loss, a note), which
-//! do not block for long, have a thread of their own. The others run on threads that are started when there is work and end when there is none; the
-//! lanes of one address get at most half of them, and addresses take turns.
+//! Every connection and every link is a *lane* of jobs, of which one at a time runs, in order. Urgent jobs (an end, a loss, a
+//! note), which do not block for long, have a thread of their own. The others run on threads that are started when there is
+//! work and end when there is none; the lanes of one address get at most half of them, and addresses take turns.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -49,8 +49,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::InvalidArgument`] for an address that is none, an empty secret or too long a key; [`ErrorKind::Unavailable`] for an address
-    /// that cannot be had; [`ErrorKind::ResourceExhausted`] if there are not enough threads or descriptors.
+    /// [`ErrorKind::InvalidArgument`] for an address that is none, an empty secret or too long a key;
+    /// [`ErrorKind::Unavailable`] for an address that cannot be had; [`ErrorKind::ResourceExhausted`] if there are not enough
+    /// threads or descriptors.
     pub(crate) fn bind(
         config: ControlConfig,
         identity: Identity,
@@ -96,14 +97,15 @@ impl Server {
         self.address
     }
 
-    /// Connects to a peer; blocks until the connection stands, has failed, or the deadline. The service may be told of the link's loss before
-    /// the caller has stored it: look at [`Link::is_open`] after storing.
+    /// Connects to a peer; blocks until the connection stands, has failed, or the deadline. The service may be told of the
+    /// link's loss before the caller has stored it: look at [`Link::is_open`] after storing.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::AccessDenied`] if the secrets differ or the peer cannot prove one, [`ErrorKind::Unsupported`] for versions that have
-    /// nothing in common, [`ErrorKind::TimedOut`] at the deadline, [`ErrorKind::PeerLost`] if the peer cannot be reached, is another engine or
-    /// another incarnation, [`ErrorKind::ResourceExhausted`] without descriptors here, [`ErrorKind::BadState`] after shutdown.
+    /// [`ErrorKind::AccessDenied`] if the secrets differ or the peer cannot prove one, [`ErrorKind::Unsupported`] for
+    /// versions that have nothing in common, [`ErrorKind::TimedOut`] at the deadline, [`ErrorKind::PeerLost`] if the peer
+    /// cannot be reached, is another engine or another incarnation, [`ErrorKind::ResourceExhausted`] without descriptors
+    /// here, [`ErrorKind::BadState`] after shutdown.
     pub(crate) fn connect(&self, target: &Target, deadline: Deadline) -> Result<Arc<Link>> {
         let now = self.shared.clock.now();
         let addresses = resolve(&self.shared.clock, &target.addresses, deadline)?;
@@ -124,17 +126,17 @@ impl Server {
         Ok(Arc::new(link))
     }
 
-    /// Tells the peer that made `connection` that `count` of its notifications over `lane` have been taken. Never blocks; nothing if
-    /// the connection has ended.
+    /// Tells the peer that made `connection` that `count` of its notifications over `lane` have been taken. Never blocks;
+    /// nothing if the connection has ended.
     pub(crate) fn send_credits(&self, connection: ConnectionId, lane: u64, count: u32) {
         if let Ok(token) = usize::try_from(connection.0) {
             self.shared.handle.send(Command::Credits { token, lane, count });
         }
     }
 
-    /// Ends every connection and link, lets calls of the service that run come to their end, and drops those that have not begun. When it
-    /// returns, the service has been told of the end of every connection and is not called any more. Called by one of the control
-    /// plane's own threads, it returns before that.
+    /// Ends every connection and link, lets calls of the service that run come to their end, and drops those that have not
+    /// begun. When it returns, the service has been told of the end of every connection and is not called any more. Called by
+    /// one of the control plane's own threads, it returns before that.
     pub(crate) fn shutdown(&self) {
         self.shared.handle.send(Command::Shutdown);
         if std::thread::current().id() == self.watch {

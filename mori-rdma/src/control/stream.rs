@@ -176,9 +176,9 @@ impl Stream {
         Ok(())
     }
 
-    /// Has the system notice a host that does not acknowledge any more, within `peer_timeout` if something is sent at least four times
-    /// in it, else as soon as its probes allow, which are a second apart at least. A host that does acknowledge keeps the connection,
-    /// whatever its process does.
+    /// Has the system notice a host that does not acknowledge any more, within `peer_timeout` if something is sent at least
+    /// four times in it, else as soon as its probes allow, which are a second apart at least. A host that does acknowledge
+    /// keeps the connection, whatever its process does.
     pub(super) fn tune(&self, peer_timeout: Duration) {
         let quarter = (peer_timeout / 4).max(Duration::from_secs(1));
         let reference = socket2::SockRef::from(&self.socket);

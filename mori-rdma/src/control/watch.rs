@@ -1,7 +1,7 @@
 //! The thread that watches the sockets: the listening one, the connections that peers have made, and the links to peers.
 //!
-//! It sleeps in the system's poll until a socket, a command of another thread or the earliest deadline wakes it, and never calls
-//! what may block. Each connection gets a bounded turn.
+//! It sleeps in the system's poll until a socket, a command of another thread or the earliest deadline wakes it, and never
+//! calls what may block. Each connection gets a bounded turn.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io::{self, Write};
