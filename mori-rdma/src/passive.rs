@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use mori_core::{Access, EngineKey, Error, Notification, NotificationQueue, Region, Result, Tag};
 
-use crate::control::{ConnectionId, Endpoint};
+use crate::control::Endpoint;
 use crate::nic::{Nic, Places, Size, fresh_psn};
 use crate::notes::{ANSWER, Answer, NOTE, Note};
 use crate::send_queue::{Kind, WorkId};
@@ -13,7 +13,6 @@ use crate::verbs::{MemoryRegion, QueuePair, RecvList, RegionAccess, SendFlags, S
 /// Whose lane it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Owner {
-    pub(crate) connection: ConnectionId,
     pub(crate) peer: EngineKey,
     /// The initiator's number of the lane.
     pub(crate) lane: u64,
@@ -94,10 +93,10 @@ impl Passive {
         };
         // Readers are woken when the message is in the queue already, and what they do is not ours to fail at.
         let result = crate::guarded(|| inbox.push(notification)).unwrap_or(Ok(()));
-        self.answer(ring, Answer { slot: note.slot, transfer: note.transfer, result })
+        self.answer(ring, &Answer { slot: note.slot, transfer: note.transfer, result })
     }
 
-    fn answer(&self, ring: &Ring, answer: Answer) -> Result<()> {
+    fn answer(&self, ring: &Ring, answer: &Answer) -> Result<()> {
         // The initiator has at most as many messages on their way as there are slots, and has each one's answer before it
         // uses that slot again, so that nobody else uses these bytes.
         let place = answer.slot % ring.slots;

@@ -60,7 +60,7 @@ impl Service for Core {
         })?;
         let own = peer.protocol() == Protocol::Own;
         let slots = if own { self.slots() } else { 0 };
-        let owner = passive::Owner { connection, peer: peer.key.clone(), lane: request.lane };
+        let owner = passive::Owner { peer: peer.key.clone(), lane: request.lane };
         let number = self.fresh_number();
         let (passive, endpoint) = Passive::new(nic, number, slots, owner, &request.endpoint)?;
         let passive = Arc::new(passive);

@@ -31,7 +31,7 @@ impl Flow {
             // Slots come back with answers. Without any lane, one has to be made first.
             return match self.choose(None, now, out) {
                 Choice::Never(error) => {
-                    self.message_unsent(key, error, out);
+                    self.message_unsent(key, &error, out);
                     true
                 }
                 Choice::Lane(_) | Choice::Wait => {
@@ -44,7 +44,7 @@ impl Flow {
                     if mute {
                         let words =
                             format!("engine {} takes no messages; it speaks an older protocol", self.peer);
-                        self.message_unsent(key, Error::new(ErrorKind::Unsupported, words), out);
+                        self.message_unsent(key, &Error::new(ErrorKind::Unsupported, words), out);
                     }
                     mute
                 }
@@ -85,14 +85,14 @@ impl Flow {
                     lane.full_until = Some(now + std::time::Duration::from_millis(1));
                     return false;
                 }
-                self.message_unsent(key, refused.error, out);
+                self.message_unsent(key, &refused.error, out);
                 true
             }
         }
     }
 
     /// A message cannot be sent: its transfer ends, and a failure is told over the link.
-    pub(super) fn message_unsent(&mut self, key: u64, why: Error, out: &mut Actions) {
+    pub(super) fn message_unsent(&mut self, key: u64, why: &Error, out: &mut Actions) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         let verdict = match std::mem::replace(&mut transfer.phase, Phase::Data) {
             Phase::MessageWaits { verdict, .. } | Phase::MessageSent { verdict, .. } => verdict,

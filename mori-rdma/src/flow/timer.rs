@@ -173,7 +173,7 @@ impl Flow {
         if sent {
             self.message_ended(key, Err(error), out);
         } else {
-            self.message_unsent(key, error, out);
+            self.message_unsent(key, &error, out);
         }
     }
 }

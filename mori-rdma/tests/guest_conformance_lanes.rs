@@ -1,0 +1,12 @@
+//! The conformance suite over the guest's devices: two devices, four queue pairs, events. Elsewhere it is skipped by name.
+
+#[path = "support/guest.rs"]
+mod guest;
+
+use std::process::ExitCode;
+
+use mori_rdma::Completion;
+
+fn main() -> ExitCode {
+    guest::main(true, 4, Completion::Events)
+}
