@@ -8,6 +8,7 @@ use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::args::BenchArgs;
+use crate::doctor::args::DoctorArgs;
 use crate::model::{LLAMA_3_8B, MODELS, Model, Pieces};
 
 /// Requests that are generated when nobody says how many.
@@ -36,6 +37,8 @@ pub enum Command {
     Replay(Box<ReplayArgs>),
     /// Serve blocks to replays, and memory to measurements, until it is stopped
     Serve(Box<ServeArgs>),
+    /// Look at what this machine and a peer can do, and say why a transport does not work
+    Doctor(Box<DoctorArgs>),
     /// Measure a sweep of sizes and batches, or what is left of a transfer after its end
     Bench(Box<BenchArgs>),
 }
@@ -425,6 +428,7 @@ mod tests {
             "mori --help",
             "mori replay --help",
             "mori serve --help",
+            "mori doctor --help",
             "mori bench --help",
             "mori bench compare --help",
             "mori replay -h",

@@ -5,6 +5,7 @@ pub mod bench;
 pub mod cache;
 pub mod child;
 pub mod control;
+pub mod doctor;
 pub mod exit;
 pub mod failure;
 pub mod fetch;

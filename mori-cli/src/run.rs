@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use crate::args::{self, Command, GENERATED_REQUESTS, Instead, ReplayArgs};
 use crate::bench;
 use crate::control::Description;
+use crate::doctor;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::fetch::{FailureKind, Fetcher};
@@ -45,7 +46,7 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> Exit {
     log(match &cli.command {
         Command::Serve(args) if args.quiet => "error",
         Command::Serve(_) => "warn",
-        Command::Replay(_) | Command::Bench(_) => "error",
+        Command::Replay(_) | Command::Bench(_) | Command::Doctor(_) => "error",
     });
     let stop = Stop::new();
     let outcome = match stop.watch_signals() {
@@ -54,6 +55,7 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> Exit {
             Command::Serve(args) => serve::serve(&args, &stop, &mut io::stdout()).map(|()| Exit::Ok),
             Command::Replay(args) => replay(&args, &stop),
             Command::Bench(args) => bench::bench(&args, &stop),
+            Command::Doctor(args) => doctor::doctor(&args),
         },
     };
     outcome.unwrap_or_else(|failure| {
