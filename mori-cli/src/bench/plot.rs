@@ -57,10 +57,21 @@ struct Line {
     name: String,
     ink: Ink,
     dashed: bool,
+    /// Whether its marks are rings, as those of contiguous pieces beside scattered ones.
+    rings: bool,
     /// Size and throughput.
     rates: Points,
     /// Size and median time.
     times: Points,
+}
+
+impl Line {
+    /// The discs of a mark, the lower one first.
+    fn marks(&self) -> impl Iterator<Item = (i32, RGBColor)> {
+        let discs =
+            if self.rings { vec![(4, self.ink.light), (2, PAPER.light)] } else { vec![(3, self.ink.light)] };
+        discs.into_iter()
+    }
 }
 
 /// Draws a result.
@@ -112,8 +123,9 @@ fn lines(report: &Report) -> Vec<Line> {
             };
             lines.push(Line {
                 name,
-                ink: LINES[index % LINES.len()],
+                ink: LINES[index % batches.len() % LINES.len()],
                 dashed: op == Op::Write,
+                rings: Some(layout) != layouts.first(),
                 rates: rows.iter().map(|row| (row.row.size as f64, row.gb_per_s.avg)).collect(),
                 times: rows.iter().map(|row| (row.row.size as f64, row.latency_us.p50)).collect(),
             });
@@ -142,7 +154,7 @@ fn raw_line(report: &Report, op: Op) -> Line {
     for points in [&mut rates, &mut times] {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    Line { name: format!("{op}, raw sockets"), ink: RAW, dashed: op == Op::Write, rates, times }
+    Line { name: format!("{op}, raw sockets"), ink: RAW, dashed: op == Op::Write, rings: false, rates, times }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
@@ -154,15 +166,18 @@ fn draw(root: &Area<'_>, report: &Report, lines: &[Line], columns: usize) -> Dra
     let title = (FONT, 24).into_font().style(FontStyle::Bold).color(&TEXT.light);
     root.draw(&Text::new("Throughput and latency over the size of a piece", (MARGIN as i32, 16), title))
         .map_err(words)?;
+    let part = match setup.iterations {
+        Some(count) => format!("{count} transfers"),
+        None => format!("{} s", short(setup.seconds)),
+    };
     let subtitle = format!(
-        "{}, {} memory, connections: {}, threads: {}, in flight: {}, repetitions: {} of {} s",
+        "{}, {} memory, connections: {}, threads: {}, in flight: {}, repetitions: {} of {part}",
         setup.transport,
         setup.memory,
         setup.connections,
         setup.threads,
         u32::from(setup.depth) * u32::from(setup.workers),
         setup.repeat,
-        short(setup.seconds)
     );
     let soft = (FONT, 16).into_font().color(&SOFT.light);
     root.draw(&Text::new(subtitle, (MARGIN as i32, 44), soft)).map_err(words)?;
@@ -217,8 +232,10 @@ fn panel<'l>(
         } else {
             chart.draw_series(LineSeries::new(points.clone(), style)).map_err(words)?;
         }
-        let marks = points.iter().map(|point| Circle::new(*point, 3, line.ink.light.filled()));
-        chart.draw_series(marks).map_err(words)?;
+        for (radius, colour) in line.marks() {
+            let marks = points.iter().map(|point| Circle::new(*point, radius, colour.filled()));
+            chart.draw_series(marks).map_err(words)?;
+        }
     }
     Ok(())
 }
@@ -233,7 +250,9 @@ fn draw_legend(area: &Area<'_>, lines: &[Line], columns: usize) -> Drawn {
         for (from, to) in parts {
             area.draw(&PathElement::new(vec![(x + from, y), (x + to, y)], style)).map_err(words)?;
         }
-        area.draw(&Circle::new((x + 20, y), 3, line.ink.light.filled())).map_err(words)?;
+        for (radius, colour) in line.marks() {
+            area.draw(&Circle::new((x + 20, y), radius, colour.filled())).map_err(words)?;
+        }
         let text = (FONT, 16).into_font().color(&TEXT.light).pos(anchor);
         area.draw(&Text::new(line.name.clone(), (x + 50, y), text)).map_err(words)?;
     }
