@@ -38,7 +38,12 @@ pub(crate) struct Notifier {
     spun: bool,
     taken: Vec<WorkCompletion>,
     completed: Vec<Completed>,
+    /// How often in a row a device's descriptors could not be read, by device.
+    failures: Vec<u32>,
 }
+
+/// After so many failures in a row a device counts as gone. One alone may be anything; what was to be announced is looked for then.
+const FAILURES: u32 = 3;
 
 impl Notifier {
     /// Sets up the descriptors.
@@ -56,7 +61,8 @@ impl Notifier {
             epoll::add(&epoll, nic.context.as_fd(), events, readable).map_err(exhausted)?;
         }
         let taken = vec![WorkCompletion::default(); BATCH];
-        Ok(Self { core: Arc::clone(core), epoll, spun: false, taken, completed: Vec::new() })
+        let failures = vec![0; core.nics.len()];
+        Ok(Self { core: Arc::clone(core), epoll, spun: false, taken, completed: Vec::new(), failures })
     }
 
     pub(crate) fn run(mut self) {
@@ -128,10 +134,16 @@ impl Notifier {
         loop {
             match nic.channel.next_event() {
                 Ok(Some(id)) => announced.push(id),
-                Ok(None) => break,
+                Ok(None) => {
+                    self.reads_again(nic);
+                    break;
+                }
                 Err(error) => {
-                    self.device_failed(nic, &error.into());
-                    return;
+                    if self.cannot_read(nic, &error.into()) {
+                        return;
+                    }
+                    announced.extend(nic.queues().iter().map(CompletionQueue::id));
+                    break;
                 }
             }
         }
@@ -240,13 +252,35 @@ impl Notifier {
         loop {
             match nic.context.next_event() {
                 Ok(Some(event)) => self.act_on(nic, &event),
-                Ok(None) => return,
+                Ok(None) => {
+                    self.reads_again(nic);
+                    return;
+                }
                 Err(error) => {
-                    self.device_failed(nic, &error.into());
+                    self.cannot_read(nic, &error.into());
                     return;
                 }
             }
         }
+    }
+
+    fn reads_again(&mut self, nic: &Nic) {
+        if let Some(count) = self.failures.get_mut(nic.index) {
+            *count = 0;
+        }
+    }
+
+    /// A device's descriptor could not be read; `true` if the device counts as gone.
+    fn cannot_read(&mut self, nic: &Nic, error: &Error) -> bool {
+        let Some(count) = self.failures.get_mut(nic.index) else { return true };
+        *count += 1;
+        let gone = *count >= FAILURES;
+        if gone {
+            self.device_failed(nic, error);
+        } else {
+            tracing::warn!(device = %nic.name, %error, "a device's events could not be read");
+        }
+        gone
     }
 
     fn act_on(&mut self, nic: &Arc<Nic>, event: &AsyncEvent) {
@@ -301,6 +335,7 @@ impl Notifier {
             let _ = epoll::delete(&self.epoll, nic.channel.as_fd());
         }
         self.path_down(nic, cause, true);
+        self.core.end_passives_where(|passive| passive.nic.index == nic.index);
     }
 
     /// A completion queue delivers nothing any more; its lanes are destroyed, and the next ones get another queue.
@@ -308,6 +343,8 @@ impl Notifier {
         tracing::error!(device = %nic.name, %cause, "a completion queue has failed");
         nic.discard_queue(id);
         self.path_down(nic, cause, true);
+        // Their messages would never be seen; without them, the peers notice and connect again.
+        self.core.end_passives_where(|passive| passive.pair.receive_completions().id() == id);
         self.forgive(nic);
     }
 

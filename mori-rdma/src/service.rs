@@ -7,7 +7,7 @@ use mori_core::{EngineKey, Error, ErrorKind, Notification, Result, Tag};
 use crate::control::{
     ConnectionId, Endpoint, EndpointRequest, FailureNote, LinkId, Peer, Protocol, RegionKeys, Service,
 };
-use crate::core::{Core, Owner, shut};
+use crate::core::{Core, Owner, Passives, shut};
 use crate::passive::{self, Passive};
 
 /// The most lanes that one connection may have made.
@@ -28,6 +28,17 @@ impl Core {
     pub(crate) fn end_existing(&self, key: &EngineKey) {
         let ends = self.passives.lock().of_existing.remove(key).unwrap_or_default();
         self.end_passives(ends);
+    }
+
+    /// Ends those for which `which` holds.
+    pub(crate) fn end_passives_where(&self, which: impl Fn(&Passive) -> bool) {
+        let ended: Vec<Arc<Passive>> = {
+            let mut passives = self.passives.lock();
+            let Passives { by_connection, of_existing } = &mut *passives;
+            let all = by_connection.values_mut().chain(of_existing.values_mut());
+            all.flat_map(|ends| ends.extract_if(.., |passive| which(passive)).collect::<Vec<_>>()).collect()
+        };
+        self.end_passives(ended);
     }
 
     pub(crate) fn end_all_passives(&self) {
