@@ -13,7 +13,8 @@ use crate::workspace::cargo;
 pub(crate) struct Tool {
     /// Name by which steps and `cargo xtask setup NAME` ask for it.
     pub(crate) name: &'static str,
-    /// The programs whose presence proves it, the one that is run first. A name with `.so.` in it is a shared library.
+    /// The programs whose presence proves it, the one that is run first. A name with `.so.` in it is a shared library, one
+    /// that starts with `/` a file.
     programs: &'static [&'static str],
     /// What it is for.
     about: &'static str,
@@ -116,6 +117,29 @@ pub(crate) const TOOLS: &[Tool] = &[
         optional: false,
     },
     Tool {
+        name: "verbs-headers",
+        programs: &[
+            "cmake",
+            "c++",
+            "pkg-config",
+            "libclang-14.so.1",
+            "libibverbs.so.1",
+            "/usr/include/libnl3/netlink/netlink.h",
+            "/usr/include/infiniband/verbs.h",
+        ],
+        about: "builds the crate ibverbs-sys, with whose types those of mori-rdma are compared; 400 MB",
+        install: Install::Apt(&[
+            "cmake",
+            "g++",
+            "pkgconf",
+            "libclang-14-dev",
+            "libnl-3-dev",
+            "libnl-route-3-dev",
+            "libibverbs-dev",
+        ]),
+        optional: true,
+    },
+    Tool {
         name: "nextest",
         programs: &["cargo-nextest"],
         about: "runs tests in parallel processes; cargo test stands in",
@@ -137,11 +161,14 @@ impl Tool {
 
     /// Where the program that is run is, if all of the tool is there.
     pub(crate) fn path(&self) -> Option<PathBuf> {
-        let find = |name: &&str| match name.contains(".so.") {
-            true => {
+        let find = |name: &&str| {
+            if name.starts_with('/') {
+                Some(PathBuf::from(name)).filter(|file| file.is_file())
+            } else if name.contains(".so.") {
                 LIBRARIES.iter().map(|folder| Path::new(folder).join(name)).find(|library| library.is_file())
+            } else {
+                folders().iter().map(|folder| folder.join(name)).find(|program| is_program(program))
             }
-            false => folders().iter().map(|folder| folder.join(name)).find(|program| is_program(program)),
         };
         let found: Option<Vec<PathBuf>> = self.programs.iter().map(find).collect();
         found?.into_iter().next()
@@ -309,6 +336,8 @@ mod tests {
         let library = |name| Tool { programs: name, ..absent };
         assert!(library(&["libc.so.6"]).is_there(), "the C library is everywhere");
         assert!(!library(&["libno-such-library.so.1"]).is_there());
+        assert!(library(&["/etc/passwd"]).is_there());
+        assert!(!library(&["/no/such/header.h"]).is_there());
     }
 
     #[test]

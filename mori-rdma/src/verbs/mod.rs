@@ -53,6 +53,8 @@
 //! ```
 
 mod error;
+#[cfg(all(test, feature = "ibverbs"))]
+mod layout;
 mod loader;
 mod safe;
 mod sys;

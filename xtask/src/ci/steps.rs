@@ -49,6 +49,15 @@ pub(super) const ALL: &[Step] = &[
         tools: instructions::TOOLS,
         work: Work::Call(instructions::run),
     },
+    step(
+        "verbs-layout",
+        "the types of the verbs library are laid out as its header says",
+        &["verbs-headers"],
+        |_| {
+            let features = ["--features", "ibverbs", "--lib", "verbs::layout"];
+            one(Job::cargo(&["test", "--package", "mori-rdma"]).and(&features))
+        },
+    ),
     Step {
         name: "rdma-guest",
         about: "the tests that need RDMA devices pass in a guest that has them",
