@@ -24,7 +24,7 @@ pub use desc::{
 };
 pub use error::{Cause, Error, ErrorKind, Result};
 pub use id::{EngineKey, RegionId, Tag, TransferId};
-pub use memory::{Access, Location, Pin, Region};
+pub use memory::{Access, Location, Pin, Region, Tenant};
 pub use notify::{Message, Notification, NotificationQueue, Recv};
 #[cfg(feature = "secret")]
 pub use secret::{Nonce, Secret, Side};

@@ -6,7 +6,10 @@
 //! anything else.
 //!
 //! Every transfer holds a [`Pin`] on the regions that it touches on its own side. A region is closed only when no pin is
-//! left, so that memory is never pulled from under a transfer (contract E3).
+//! left, so that memory is never pulled from under a transfer (contract E3). Peers that copy by themselves hold no pin; the
+//! backend that let them in stands for them as a [`Tenant`].
+
+mod tenant;
 
 use std::any::Any;
 use std::fmt;
@@ -16,6 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::id::RegionId;
 use crate::sync::{Condvar, Mutex, mutant};
 use crate::time::{Clock, Deadline, Sleeper, Timeout};
+pub use tenant::Tenant;
 
 /// Where memory is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -97,6 +101,12 @@ struct Inner {
 struct Pins {
     count: u64,
     closed: bool,
+    /// Who uses the region without pins.
+    tenants: Vec<Weak<dyn Tenant>>,
+    /// How often a tenant has been added.
+    lettings: u64,
+    /// Calls that are closing the region and have told the tenants so.
+    closers: usize,
 }
 
 /// Keeps a region open while it lives.
@@ -379,7 +389,7 @@ impl Region {
     }
 
     /// Waits until no transfer holds the region, and closes it in the same step: no pin is given out any more (contract E3).
-    /// Until then it stays as it is. Closing twice is fine.
+    /// Until then it stays as it is; only peers that copy by themselves wait meanwhile. Closing twice is fine.
     ///
     /// # Errors
     ///
@@ -394,21 +404,7 @@ impl Region {
             let weak: Weak<Inner> = Arc::downgrade(&self.0);
             weak
         });
-        let mut pins = self.0.pins.lock();
-        while pins.count > 0 {
-            if deadline != Deadline::Never && deadline.passed(clock.now()) {
-                return Err(Error::new(
-                    ErrorKind::Busy,
-                    format!(
-                        "region {} is in use by {} transfers in progress; wait for them and try again",
-                        self.0.id, pins.count
-                    ),
-                ));
-            }
-            clock.sleep(&self.0.quiet, &mut pins, deadline);
-        }
-        pins.closed = true;
-        Ok(())
+        self.close_by(deadline, clock)
     }
 }
 
