@@ -15,7 +15,8 @@
 //!    in whatever order the handles are dropped. [`Context`], [`ProtectionDomain`], [`CompletionChannel`] and
 //!    [`CompletionQueue`] are handles, clones stand for the same object; [`MemoryRegion`] and [`QueuePair`] have one owner,
 //!    and dropping it destroys them at once.
-//! 3. Dropping never panics and never waits for anybody else's turn. What cannot be destroyed is logged. Memory whose
+//! 3. Dropping never panics, and waits at most for a thread that is just taking an event of the same queue. What cannot be
+//!    destroyed is logged. Memory whose
 //!    registration cannot be taken back is never given back either, because the device may still write to it.
 //! 4. Memory is owned by its registration: a [`MemoryRegion`] holds a handle of its [`Region`](mori_core::Region), whose bytes
 //!    stay allocated, and unborrowed, while a handle lives. A work request names memory by numbers (address, length,

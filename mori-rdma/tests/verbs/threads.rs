@@ -1,6 +1,6 @@
 //! Several threads on the same objects.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use mori_rdma::verbs::{SendFlags, SendList, WcStatus, WorkCompletion};
 
@@ -76,5 +76,27 @@ fn a_sleeper_is_woken_by_a_completion_on_another_thread() {
                 while a.channel.next_event().unwrap().is_some() {}
             }
         }
+    });
+}
+
+#[test]
+fn queues_are_destroyed_while_another_thread_takes_their_events() {
+    let sim = Sim::new();
+    let context = sim.open(0);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                while context.next_event().unwrap().is_some() {}
+                std::thread::yield_now();
+            }
+        });
+        for _ in 0..300 {
+            let end = End::new(&context);
+            end.pair.to_init(&crate::support::init()).unwrap();
+            sim.kill_pair("mori_sim0", end.pair.number()).unwrap();
+            sim.overrun("mori_sim0").unwrap();
+        }
+        over.store(true, Ordering::Relaxed);
     });
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use crate::world::{Handle, World, world};
+use crate::world::{Handle, World, world, world_when_acknowledged};
 
 /// A call that returns an errno, or 0.
 pub(crate) fn code(name: &'static str, call: impl FnOnce(&mut World) -> Result<(), i32>) -> c_int {
@@ -12,6 +12,24 @@ pub(crate) fn code(name: &'static str, call: impl FnOnce(&mut World) -> Result<(
         Ok(()) => 0,
         Err(errno) => errno,
     }
+}
+
+/// A call that destroys an object: it waits until the object's events are acknowledged, as the real library does, but not for
+/// ever.
+pub(crate) fn destroy(
+    name: &'static str,
+    object: Handle,
+    call: impl FnOnce(&mut World) -> Result<(), i32>,
+) -> c_int {
+    let mut world = world_when_acknowledged(object);
+    let result = world.enter(name).and_then(|()| {
+        if world.is_unacknowledged(object) {
+            world.misuse(format!("{name}: an event is not acknowledged; the real library hangs here"));
+            return Err(libc::EBUSY);
+        }
+        call(&mut world)
+    });
+    result.err().unwrap_or(0)
 }
 
 /// A call that returns a pointer, or null with the thread's errno.

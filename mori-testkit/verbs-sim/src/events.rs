@@ -2,7 +2,7 @@
 
 use crate::call::{put, take};
 use crate::types::{ibv_async_event, number};
-use crate::world::{Event, Handle, World, world};
+use crate::world::{Event, Handle, World, acknowledged, world};
 
 /// Whether events of this kind name a queue pair.
 fn is_of_pair(kind: u32) -> bool {
@@ -82,7 +82,10 @@ pub(crate) fn acknowledge(event: ibv_async_event) {
         return;
     };
     match counted {
-        Some(count) if *count > 0 => *count -= 1,
+        Some(count) if *count > 0 => {
+            *count -= 1;
+            acknowledged();
+        }
         Some(_) => world.misuse("ibv_ack_async_event: an event was acknowledged twice".to_owned()),
         None => {
             world.stranger("ibv_ack_async_event", event.element);

@@ -5,6 +5,8 @@
 )]
 
 mod call;
+#[cfg(test)]
+mod checks;
 pub mod client;
 mod completion;
 mod config;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ffi::c_int;
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::faults::Faults;
@@ -190,13 +191,36 @@ pub(crate) struct Receive {
 
 static WORLD: LazyLock<Mutex<World>> = LazyLock::new(|| Mutex::new(World::new()));
 static WORK: Condvar = Condvar::new();
+static ACKNOWLEDGED: Condvar = Condvar::new();
+/// For how long destroying a queue waits for somebody who acknowledges its events; the real library waits for ever.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The one of this process.
 pub(crate) fn world() -> MutexGuard<'static, World> {
     WORLD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The same, when no event of this object is taken and not acknowledged, or after a while.
+pub(crate) fn world_when_acknowledged(object: Handle) -> MutexGuard<'static, World> {
+    let waited = ACKNOWLEDGED.wait_timeout_while(world(), PATIENCE, |world| world.is_unacknowledged(object));
+    waited.unwrap_or_else(PoisonError::into_inner).0
+}
+
+/// Lets those look again who wait for events to be acknowledged.
+pub(crate) fn acknowledged() {
+    ACKNOWLEDGED.notify_all();
+}
+
 impl World {
+    /// Whether an event of this object was taken and not acknowledged.
+    pub(crate) fn is_unacknowledged(&self, object: Handle) -> bool {
+        self.pairs.get(&object).is_some_and(|pair| pair.unacknowledged > 0)
+            || self
+                .completions
+                .get(&object)
+                .is_some_and(|queue| queue.unacknowledged > 0 || queue.unacknowledged_async > 0)
+    }
+
     fn new() -> Self {
         Self {
             config: Config::from_environment(),
