@@ -87,11 +87,17 @@ pub(crate) enum Slot {
     Tcp(Arc<mori_tcp::TcpBackend>),
     #[cfg(feature = "xgmi")]
     Xgmi(Arc<mori_xgmi::XgmiBackend>),
+    #[cfg(feature = "rdma")]
+    Rdma(Arc<mori_rdma::RdmaBackend>),
     Foreign(Arc<dyn Backend>),
 }
 
 /// What the built-in backends bring for applications: their types and their configurations.
 pub(crate) mod exports {
+    #[cfg(feature = "rdma")]
+    pub use mori_rdma::{
+        Completion as RdmaCompletion, Dmabuf, DmabufExporter, RdmaBackend, RdmaConfig, RdmaStats,
+    };
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
     #[cfg(feature = "xgmi")]
@@ -157,5 +163,36 @@ impl crate::Engine {
     /// as [`Engine::add_backend`](crate::Engine::add_backend).
     pub fn add_xgmi(&self, config: exports::XgmiConfig) -> Result<()> {
         self.add_slot(mori_xgmi::XgmiBackend::new(config)?.into())
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl crate::EngineBuilder {
+    /// Adds the transport over InfiniBand and RoCE. Feature `rdma`. Without a verbs library or a device the
+    /// [`build`](crate::EngineBuilder::build) fails as [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable), with what was
+    /// looked for; to go on without it, build first and use [`Engine::add_rdma`](crate::Engine::add_rdma).
+    ///
+    /// ```
+    /// use mori_engine::{Engine, ErrorKind, RdmaConfig};
+    /// match Engine::builder("decode-0").rdma(RdmaConfig::default()).build() {
+    ///     Ok(engine) => assert_eq!(engine.backends()[0].name, "rdma"),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+    /// }
+    /// ```
+    pub fn rdma(self, config: exports::RdmaConfig) -> Self {
+        self.slot(mori_rdma::RdmaBackend::new(config).map(Slot::from))
+    }
+}
+
+#[cfg(feature = "rdma")]
+impl crate::Engine {
+    /// Adds the transport over InfiniBand and RoCE at run time. Feature `rdma`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) without a verbs library or a device, with what was looked for;
+    /// else as [`Engine::add_backend`](crate::Engine::add_backend).
+    pub fn add_rdma(&self, config: exports::RdmaConfig) -> Result<()> {
+        self.add_slot(mori_rdma::RdmaBackend::new(config)?.into())
     }
 }
