@@ -13,15 +13,14 @@ use crate::blob::{EngineBlob, MemoryBlob, NAME, find};
 use crate::config::RdmaConfig;
 use crate::control::{ControlConfig, Identity, Protocol, Server, Service};
 use crate::core::{Core, shut};
+use crate::devices;
 use crate::memory::Registered;
-use crate::nic::Nic;
 use crate::notifier::Notifier;
 use crate::peer::Peer;
 use crate::plan::Limits;
 use crate::session::{RdmaSession, ways};
 use crate::stats::RdmaStats;
 use crate::sync::Mutex;
-use crate::verbs::Verbs;
 
 /// How long a shutdown waits for devices to give back what they have; then their queue pairs are destroyed.
 const LAST_WAIT: Duration = Duration::from_secs(2);
@@ -88,7 +87,7 @@ impl RdmaBackend {
     }
 
     fn start(&self, context: BackendContext) -> Result<(Arc<Core>, Attachment)> {
-        let nics = open_devices(&self.config)?;
+        let nics = devices::open(&self.config)?;
         let names: Vec<&str> = nics.iter().map(|nic| nic.name.as_str()).collect();
         tracing::info!(engine = %context.engine, devices = ?names, "rdma backend opens devices");
         let identity = Identity { key: context.engine.clone(), instance: context.instance };
@@ -153,39 +152,6 @@ impl RdmaBackend {
             _ => Ok((peer, blob)),
         }
     }
-}
-
-/// Opens the devices that the configuration names, or all that work.
-fn open_devices(config: &RdmaConfig) -> Result<Vec<Arc<Nic>>> {
-    let verbs = Verbs::load(config.library.as_deref())?;
-    let devices = verbs.devices()?;
-    let mut nics = Vec::new();
-    let mut reasons = Vec::new();
-    for device in &devices {
-        let wanted = config.devices.is_empty() || config.devices.iter().any(|name| name == device.name());
-        if !wanted || nics.len() >= config.max_devices {
-            continue;
-        }
-        match Nic::open(nics.len(), device, config) {
-            Ok(nic) => nics.push(Arc::new(nic)),
-            Err(error) => reasons.push(format!("{}: {}", device.name(), error.message())),
-        }
-    }
-    if nics.is_empty() {
-        let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
-        let words = format!(
-            "no RDMA device can be used; found {names:?} through {}, wanted {:?}{}{}",
-            verbs.path().display(),
-            config.devices,
-            if reasons.is_empty() { "" } else { "; " },
-            reasons.join("; ")
-        );
-        return Err(Error::new(ErrorKind::Unavailable, words));
-    }
-    if !reasons.is_empty() {
-        tracing::warn!(?reasons, "some RDMA devices cannot be used");
-    }
-    Ok(nics)
 }
 
 /// Ends everything of a backend that is attached, in bounded time.
@@ -303,7 +269,7 @@ impl Backend for RdmaBackend {
 
     fn register(&self, region: &Region) -> Result<Option<TransportBlob>> {
         let core = self.core()?;
-        let registered = core.regions.add(region, &core.nics, core.config.exporter.as_ref())?;
+        let registered = core.regions.add(region, &core.nics, &core.config)?;
         if core.is_shut() {
             core.regions.clear();
             return Err(shut());

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use mori_core::{Error, ErrorKind, Region, Result, Secret};
 
+use crate::topology::{GidRule, NameFilter};
+
 /// How the backend's thread learns that work is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Completion {
@@ -47,8 +49,10 @@ pub trait DmabufExporter: Send + Sync + 'static {
 ///
 /// ```
 /// use mori_rdma::{Completion, RdmaConfig};
-/// let config = RdmaConfig { devices: vec!["mlx5_0".into()], completion: Completion::Polling, ..RdmaConfig::default() };
+/// let devices = "mlx5_0,mlx5_1".parse()?;
+/// let config = RdmaConfig { devices, completion: Completion::Polling, ..RdmaConfig::default() };
 /// assert_eq!(config.qps_per_path, 1);
+/// # Ok::<(), mori_core::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct RdmaConfig {
@@ -64,12 +68,12 @@ pub struct RdmaConfig {
     pub secret: Option<Secret>,
     /// The verbs library to load, instead of the one that `MORI_VERBS_LIBRARY` names or the system finds.
     pub library: Option<PathBuf>,
-    /// Devices to use, by name; all that work if empty.
-    pub devices: Vec<String>,
-    /// The most devices that are used.
+    /// Which devices and ports may be used; all that work by default.
+    pub devices: NameFilter,
+    /// The most ports that are used.
     pub max_devices: usize,
-    /// The index of the GID to use on every device, instead of the one that is chosen.
-    pub gid_index: Option<u8>,
+    /// How to choose among the addresses of a port.
+    pub gid: GidRule,
     /// Queue pairs to each peer on each device; transfers are spread over them. 1 to 64.
     pub qps_per_path: usize,
     /// How completions are learned of.
@@ -120,7 +124,7 @@ impl fmt::Debug for RdmaConfig {
             .field("library", &self.library)
             .field("devices", &self.devices)
             .field("max_devices", &self.max_devices)
-            .field("gid_index", &self.gid_index)
+            .field("gid", &self.gid)
             .field("qps_per_path", &self.qps_per_path)
             .field("completion", &self.completion)
             .field("chunk_bytes", &self.chunk_bytes)
@@ -139,9 +143,9 @@ impl Default for RdmaConfig {
             advertise: None,
             secret: None,
             library: None,
-            devices: Vec::new(),
+            devices: NameFilter::default(),
             max_devices: 8,
-            gid_index: None,
+            gid: GidRule::default(),
             qps_per_path: 1,
             completion: Completion::Events,
             chunk_bytes: 1 << 20,

@@ -7,6 +7,7 @@ mod config;
 mod connect;
 mod control;
 mod core;
+mod devices;
 mod flow;
 mod memory;
 mod nic;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mori_core::{Error, ErrorKind, Region, RegionId, Result};
 
-use crate::config::DmabufExporter;
+use crate::config::{DmabufExporter, RdmaConfig};
 use crate::nic::Nic;
 use crate::sync::{Mutex, RwLock};
 use crate::verbs::{MemoryRegion, RegionAccess};
@@ -23,6 +23,8 @@ pub(crate) struct Registered {
     pub(crate) region: Region,
     /// By device; `None` where the device could not register it.
     pub(crate) keys: Vec<Option<DeviceKeys>>,
+    /// By device: whether it is among the nearest to the memory.
+    pub(crate) near: Vec<bool>,
     memory: Mutex<Vec<Option<MemoryRegion>>>,
 }
 
@@ -35,8 +37,9 @@ impl Regions {
         &self,
         region: &Region,
         nics: &[Arc<Nic>],
-        exporter: Option<&Arc<dyn DmabufExporter>>,
+        config: &RdmaConfig,
     ) -> Result<Option<Arc<Registered>>> {
+        let exporter = config.exporter.as_ref();
         if let Some(known) = self.get(region.id()) {
             return Ok(Some(known));
         }
@@ -72,7 +75,9 @@ impl Regions {
                     .map(|memory| DeviceKeys { local: memory.local_key(), remote: memory.remote_key() })
             })
             .collect();
-        let registered = Arc::new(Registered { region: region.clone(), keys, memory: Mutex::new(memory) });
+        let near = crate::devices::near(region, nics, config);
+        let registered =
+            Arc::new(Registered { region: region.clone(), keys, near, memory: Mutex::new(memory) });
         let mut regions = self.0.write();
         // Somebody else may have been faster.
         let kept = regions.entry(region.id()).or_insert_with(|| Arc::clone(&registered));

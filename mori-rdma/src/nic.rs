@@ -9,10 +9,11 @@ use mori_core::{Error, ErrorKind, Result};
 use crate::config::RdmaConfig;
 use crate::control::Endpoint;
 use crate::sync::Mutex;
+use crate::topology::GidRule;
 use crate::verbs::{
-    CompletionChannel, CompletionQueue, Context, Device, Gid, GidEntry, GidKind, InitAttributes, LinkLayer,
-    Mtu, Path, PortState, ProtectionDomain, QueuePair, QueuePairCapacities, QueuePairOptions, RegionAccess,
-    Route, RtrAttributes, RtsAttributes,
+    CompletionChannel, CompletionQueue, Context, Device, Gid, GidEntry, InitAttributes, LinkLayer, Mtu, Path,
+    PortState, ProtectionDomain, QueuePair, QueuePairCapacities, QueuePairOptions, RegionAccess, Route,
+    RtrAttributes, RtsAttributes,
 };
 
 /// How many entries a completion queue has, if the device takes that many. More queues are made as they are needed.
@@ -58,7 +59,7 @@ pub(crate) struct Nic {
     ack_timeout: u8,
     retry_count: u8,
     rnr_retry: u8,
-    gid_index: Option<u8>,
+    gid_rule: GidRule,
     /// The device has failed for good.
     dead: AtomicBool,
 }
@@ -87,16 +88,20 @@ pub(crate) struct Size {
 }
 
 impl Nic {
-    /// Opens a device's first port that is up.
-    pub(crate) fn open(index: usize, device: &Device, config: &RdmaConfig) -> Result<Self> {
+    /// Opens a port of a device.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be used.
+    pub(crate) fn open(index: usize, device: &Device, port: u8, config: &RdmaConfig) -> Result<Self> {
         let context = device.open()?;
         let attributes = context.attributes()?;
-        let mut ports = (1..=attributes.ports).map(|port| context.port(port));
-        let port = ports
-            .find(|port| port.as_ref().map_or(true, |port| port.state == PortState::Active))
-            .ok_or_else(|| unavailable(device, "has no port that is up"))??;
-        let gid = choose_gid(&context, port.number, config.gid_index)?
-            .ok_or_else(|| unavailable(device, "has no address (GID) that peers can reach"))?;
+        let port = context.port(port)?;
+        if port.state != PortState::Active {
+            let words = format!("port {} of device {} is {}", port.number, device.name(), port.state);
+            return Err(Error::new(ErrorKind::Unavailable, words));
+        }
+        let gid = config.gid.choose(port.link_layer, &context.gids(port.number)?)?.entry;
         let domain = context.protection_domain()?;
         let channel = context.completion_channel()?;
         let small = |value: u32, most: u8| u8::try_from(value.min(u32::from(most))).unwrap_or(most).max(1);
@@ -132,7 +137,7 @@ impl Nic {
             ack_timeout: config.ack_timeout,
             retry_count: config.retry_count,
             rnr_retry: config.rnr_retry,
-            gid_index: config.gid_index,
+            gid_rule: config.gid,
             dead: AtomicBool::new(false),
         })
     }
@@ -143,8 +148,9 @@ impl Nic {
 
     /// Looks at the addresses again, because they have changed.
     pub(crate) fn refresh_gid(&self) {
-        if let Ok(Some(gid)) = choose_gid(&self.context, self.port, self.gid_index) {
-            *self.gid.lock() = gid;
+        let Ok(entries) = self.context.gids(self.port) else { return };
+        if let Ok(chosen) = self.gid_rule.choose(self.link_layer, &entries) {
+            *self.gid.lock() = chosen.entry;
         }
     }
 
@@ -300,23 +306,4 @@ pub(crate) fn fresh_psn() -> u32 {
     // The hasher's keys are the system's randomness; the number only has to differ from that of before.
     let random = RandomState::new().hash_one(0_u8);
     u32::try_from(random & 0x00ff_ffff).unwrap_or(0)
-}
-
-/// The address that peers use: RoCE v2 over IPv4, then RoCE v2 that is not of one link only, then whatever there is.
-fn choose_gid(context: &Context, port: u8, wanted: Option<u8>) -> Result<Option<GidEntry>> {
-    if let Some(index) = wanted {
-        return Ok(context.gid(port, u32::from(index))?);
-    }
-    let rank = |entry: &GidEntry| match (entry.kind, entry.gid.ipv4().is_some(), entry.gid.is_link_local()) {
-        (GidKind::RoceV2, true, _) => 0,
-        (GidKind::RoceV2, false, false) => 1,
-        (GidKind::InfiniBand, ..) => 2,
-        (GidKind::RoceV2, false, true) => 3,
-        _ => 4,
-    };
-    Ok(context.gids(port)?.into_iter().min_by_key(|entry| (rank(entry), entry.index)))
-}
-
-fn unavailable(device: &Device, what: &str) -> Error {
-    Error::new(ErrorKind::Unavailable, format!("RDMA device {} {what}", device.name()))
 }

@@ -110,6 +110,7 @@ pub(crate) fn ways(core: &Core, local: &Region, remote: &MemoryBlob) -> Result<A
     Ok(Arc::new(Ways {
         local_address: local.address() as u64,
         local: registered.keys.iter().map(|keys| keys.map(|keys| keys.local)).collect(),
+        near: registered.near.clone(),
         remote: remote_keys,
         dead: OnceLock::new(),
     }))

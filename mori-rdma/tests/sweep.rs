@@ -38,7 +38,7 @@ struct Node {
 fn config(simulation: &Simulation, device: usize) -> RdmaConfig {
     RdmaConfig {
         library: Some(simulation.library().to_owned()),
-        devices: vec![format!("mori_sim{device}")],
+        devices: format!("mori_sim{device}").parse().unwrap(),
         chunk_bytes: 4096,
         max_chain: 4,
         send_queue: 16,

@@ -79,21 +79,21 @@ impl Flow {
     pub(super) fn choose(&mut self, ways: Option<&Ways>, now: Instant, out: &mut Actions) -> Choice {
         let usable =
             |path: usize, remote: usize| ways.is_none_or(|ways| ways.between(path, remote).is_some());
-        let mut up = false;
+        let rank = |path: usize| ways.map_or(0, |ways| ways.rank(path));
+        // A near lane that is full is waited for, rather than a far one taken.
+        let up = self.lanes.iter().filter(|lane| lane.is_up() && usable(lane.path, lane.remote));
+        let nearest = up.map(|lane| rank(lane.path)).min();
         let mut best: Option<(u64, usize)> = None;
         for (at, lane) in self.lanes.iter().enumerate() {
-            if !lane.is_up() || !usable(lane.path, lane.remote) {
-                continue;
-            }
-            up = true;
-            if lane.has_room() && best.is_none_or(|(load, _)| lane.load < load) {
+            let serves = usable(lane.path, lane.remote) && Some(rank(lane.path)) == nearest;
+            if lane.has_room() && serves && best.is_none_or(|(load, _)| lane.load < load) {
                 best = Some((lane.load, at));
             }
         }
         if let Some((_, at)) = best {
             return Choice::Lane(at);
         }
-        if up {
+        if nearest.is_some() {
             return Choice::Wait;
         }
         let paths: Vec<usize> = (0..self.paths.len())

@@ -169,6 +169,7 @@ impl World {
         let ways = Arc::new(Ways {
             local_address: key,
             local: vec![Some(1); devices],
+            near: vec![true; devices],
             remote: vec![Some(RemoteKey { address: 0, key: 2 }); devices],
             dead: OnceLock::new(),
         });

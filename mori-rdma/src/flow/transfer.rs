@@ -21,6 +21,8 @@ pub(crate) struct Ways {
     pub(crate) local_address: u64,
     /// By local device.
     pub(crate) local: Vec<Option<u32>>,
+    /// Whether a local device is among the nearest to the memory; the others carry only when none of these does.
+    pub(crate) near: Vec<bool>,
     /// By the peer's device.
     pub(crate) remote: Vec<Option<RemoteKey>>,
     /// Set when the peer's device has refused its keys: no transfer needs to try them again.
@@ -28,6 +30,15 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
+    fn is_near(&self, local: usize) -> bool {
+        self.near.get(local).copied().unwrap_or(true)
+    }
+
+    /// How much worse than others a local device is: 0 for the nearest.
+    pub(crate) fn rank(&self, local: usize) -> u8 {
+        u8::from(!self.is_near(local))
+    }
+
     /// The keys for a pair of devices, if both know their region.
     pub(crate) fn between(&self, local: usize, remote: usize) -> Option<Keys> {
         let local_key = self.local.get(local).copied().flatten()?;

@@ -40,7 +40,7 @@ impl Harness for GuestHarness {
     fn node(&self) -> Result<Box<dyn Node>> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % DEVICES.len();
         let devices = if self.both { &DEVICES[..] } else { &DEVICES[turn..=turn] };
-        let devices = devices.iter().map(|device| (*device).to_owned()).collect();
+        let devices = devices.join(",").parse()?;
         Ok(Box::new(GuestNode(RdmaBackend::new(RdmaConfig { devices, ..self.config.clone() })?)))
     }
 
