@@ -361,7 +361,7 @@ impl Notifier {
 
     fn tick(&self) {
         for peer in self.core.all_peers() {
-            peer.drive(&self.core, |flow, now, out| flow.tick(now, out));
+            peer.tick(&self.core);
         }
     }
 }

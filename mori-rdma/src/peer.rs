@@ -152,6 +152,15 @@ impl Peer {
         self.link.lock().clone().filter(|link| link.is_open())
     }
 
+    /// Does what is due.
+    pub(crate) fn tick(self: &Arc<Self>, core: &Arc<Core>) {
+        let heard = self.open_link().map(|link| link.heard());
+        self.drive(core, |flow, now, out| {
+            flow.set_heard(heard);
+            flow.tick(now, out);
+        });
+    }
+
     /// The link to the peer, making it if there is none. Blocks.
     pub(crate) fn link(self: &Arc<Self>, core: &Core, bound: Duration) -> Result<Arc<Link>> {
         let _gate = self.gate.lock();

@@ -27,8 +27,7 @@ mod tests;
 mod timer;
 mod transfer;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,11 +123,14 @@ pub(crate) struct Flow {
     messages: VecDeque<u64>,
     lanes: Vec<Lane>,
     paths: Vec<Path>,
-    timers: BinaryHeap<Reverse<(Instant, u64)>>,
+    /// When which transfer is looked at; each has one entry at most.
+    timers: BTreeSet<(Instant, u64)>,
     /// Why nothing is taken any more.
     closed: Option<Error>,
     /// Why the peer was lost, until it is reached again.
     lost: Option<Error>,
+    /// When the peer's process last said something on its control connection.
+    heard: Option<Instant>,
     chain: Chain,
     progress: Vec<Progress<Work>>,
 }
@@ -156,9 +158,10 @@ impl Flow {
             messages: VecDeque::new(),
             lanes: Vec::new(),
             paths: remotes.map(path).collect(),
-            timers: BinaryHeap::new(),
+            timers: BTreeSet::new(),
             closed: None,
             lost: None,
+            heard: None,
             chain: Chain::default(),
             progress: Vec::new(),
         }
@@ -211,6 +214,11 @@ impl Flow {
     pub(crate) fn is_alive(&self) -> bool {
         let wrong = self.lost.is_some() || self.paths.iter().any(|path| path.penalty.is_some());
         self.closed.is_none() && (self.has_lane() || !wrong)
+    }
+
+    /// Takes note of when the peer's process was last heard of.
+    pub(crate) fn set_heard(&mut self, at: Option<Instant>) {
+        self.heard = at;
     }
 
     /// How many paths there are.
@@ -451,7 +459,10 @@ impl Flow {
     }
 
     fn finish(&mut self, key: u64, result: Result<()>, out: &mut Actions) {
-        if let Some(Transfer { completer, pin, .. }) = self.transfers.remove(&key) {
+        if let Some(Transfer { completer, pin, timer, .. }) = self.transfers.remove(&key) {
+            if let Some(at) = timer {
+                self.timers.remove(&(at, key));
+            }
             out.finished.push(Finished { completer, pin, result });
         }
     }

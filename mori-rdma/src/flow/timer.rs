@@ -1,6 +1,5 @@
 //! What happens because time has passed.
 
-use std::cmp::Reverse;
 use std::time::Instant;
 
 use mori_core::{Error, ErrorKind};
@@ -16,7 +15,7 @@ impl Flow {
             Some(drain) => Some(drain.until),
             None => lane.full_until,
         });
-        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let timer = self.timers.first().map(|(at, _)| *at);
         lanes.chain(timer).min()
     }
 
@@ -24,22 +23,22 @@ impl Flow {
     pub(super) fn arm(&mut self, key: u64, at: Instant) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if transfer.timer.is_none_or(|armed| at < armed) {
-            transfer.timer = Some(at);
-            self.timers.push(Reverse((at, key)));
+            if let Some(later) = transfer.timer.replace(at) {
+                self.timers.remove(&(later, key));
+            }
+            self.timers.insert((at, key));
         }
     }
 
     /// Does what is due.
     pub(crate) fn tick(&mut self, now: Instant, out: &mut Actions) {
-        while let Some(Reverse((at, key))) = self.timers.peek().copied() {
+        while let Some((at, key)) = self.timers.first().copied() {
             if at > now {
                 break;
             }
-            self.timers.pop();
+            self.timers.pop_first();
             let Some(transfer) = self.transfers.get_mut(&key) else { continue };
-            if transfer.timer.is_some_and(|armed| armed <= at) {
-                transfer.timer = None;
-            }
+            transfer.timer = None;
             if let Some(next) = self.check(key, now, out) {
                 self.arm(key, next);
             }
@@ -74,7 +73,7 @@ impl Flow {
             .and_then(|transfer| transfer.deadline)
             .filter(|(_, at)| *at <= now);
         if let Some((after, _)) = expired {
-            let why = self.late(key, after);
+            let why = self.late(key, after, now);
             self.stop(key, why, now, out);
         }
         let transfer = self.transfers.get(&key)?;
@@ -137,7 +136,7 @@ impl Flow {
     }
 
     /// Why a transfer whose deadline has passed is not done (E2).
-    fn late(&self, key: u64, after: std::time::Duration) -> Error {
+    fn late(&self, key: u64, after: std::time::Duration, now: Instant) -> Error {
         let Some(transfer) = self.transfers.get(&key) else {
             return Error::new(ErrorKind::Cancelled, "the transfer's deadline has passed");
         };
@@ -152,10 +151,13 @@ impl Flow {
             }
             Phase::Data => format!("{} requests in flight to engine {}", transfer.outstanding, self.peer),
         };
+        let heard = self.heard.map_or_else(String::new, |at| {
+            format!(", whose process was last heard of {:.1?} ago", now.saturating_duration_since(at))
+        });
         Error::new(
             ErrorKind::Cancelled,
             format!(
-                "the transfer's deadline of {after:?} has passed; {} of {} bytes done; waiting for {waiting}",
+                "the transfer's deadline of {after:?} has passed; {} of {} bytes done; waiting for {waiting}{heard}",
                 transfer.moved,
                 transfer.plan.bytes()
             ),
