@@ -23,9 +23,11 @@ fn finding<'a>(list: &'a Value, section: &str, what: &str) -> &'a Value {
 
 #[test]
 fn every_section_is_told_and_what_is_absent_says_why_and_what_to_do() {
-    let ran = doctor(&[], &[("MORI_HIP_LIBRARY", "/nowhere/libamdhip64.so")]);
+    let nowhere =
+        [("MORI_HIP_LIBRARY", "/nowhere/libamdhip64.so"), ("MORI_VERBS_LIBRARY", "/nowhere/libibverbs.so.1")];
+    let ran = doctor(&[], &nowhere);
     assert_eq!((ran.code(), ran.err.as_str()), (0, ""), "{}", ran.out);
-    for heading in ["host", "tcp", "xgmi"] {
+    for heading in ["host", "tcp", "rdma", "xgmi"] {
         assert!(ran.out.lines().any(|line| line == heading), "{heading}: {}", ran.out);
     }
     let library = ran.out.lines().find(|line| line.contains("HIP library")).expect("told");
@@ -34,6 +36,12 @@ fn every_section_is_told_and_what_is_absent_says_why_and_what_to_do() {
         "{library}"
     );
     assert!(ran.out.contains("-> on a machine with AMD GPUs, install ROCm's runtime"), "{}", ran.out);
+    let library = ran.out.lines().find(|line| line.contains("verbs library")).expect("told");
+    assert!(
+        library.contains("not available, because") && library.contains("/nowhere/libibverbs.so.1"),
+        "{library}"
+    );
+    assert!(ran.out.contains("-> on a machine with RDMA devices, install rdma-core"), "{}", ran.out);
 }
 
 #[test]
@@ -64,6 +72,28 @@ fn a_simulation_is_told_as_one() {
     assert!(found("HIP library").contains("a simulation"));
     assert!(found("device 0").contains("no GPU") && found("device 0").contains("reaches 1, not 2"));
     assert!(found("device 2").contains("does not reach 0, 1"));
+}
+
+#[test]
+fn devices_of_a_verbs_library_are_told_with_their_ports() {
+    let library = mori_verbs_sim::client::Simulation::find().expect("the simulation is built with the tests");
+    let ran = doctor(&["--json"], &[("MORI_VERBS_LIBRARY", library.to_str().expect("text"))]);
+    assert_eq!(ran.code(), 0);
+    let json = ran.json();
+    let findings = json["findings"].as_array().expect("a list");
+    let of = |prefix: &str| {
+        let found = |finding: &&Value| {
+            finding["section"] == "rdma"
+                && finding["what"].as_str().is_some_and(|what| what.starts_with(prefix))
+        };
+        findings.iter().filter(found).collect::<Vec<_>>()
+    };
+    assert!(of("device ").len() >= 2, "{findings:?}");
+    for port in of("port ") {
+        assert_eq!(port["verdict"], "ok");
+        assert!(port["found"].as_str().expect("text").contains("MTU"), "{port}");
+    }
+    assert_eq!((of("port ").len(), of("GIDs ").len()), (of("device ").len(), of("device ").len()));
 }
 
 #[test]

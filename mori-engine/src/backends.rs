@@ -95,6 +95,10 @@ pub(crate) enum Slot {
 /// What the built-in backends bring for applications: their types and their configurations.
 pub(crate) mod exports {
     #[cfg(feature = "rdma")]
+    pub use mori_rdma::topology as rdma_topology;
+    #[cfg(feature = "rdma")]
+    pub use mori_rdma::verbs::{Context as RdmaContext, Device as RdmaDevice, Verbs as RdmaVerbs};
+    #[cfg(feature = "rdma")]
     pub use mori_rdma::{
         Completion as RdmaCompletion, Dmabuf, DmabufExporter, RdmaBackend, RdmaConfig, RdmaStats,
     };

@@ -47,7 +47,12 @@ const ARROWS: &[Row] = &[
         optional: BACKENDS,
         tests: &["mori-testkit", "mori-hip-sim"],
     },
-    Row { name: "mori-cli", normal: &["mori-engine"], optional: &[], tests: &["mori-hip-sim"] },
+    Row {
+        name: "mori-cli",
+        normal: &["mori-engine"],
+        optional: &[],
+        tests: &["mori-hip-sim", "mori-verbs-sim"],
+    },
     Row { name: "mori-python", normal: &["mori-engine"], optional: &[], tests: &[] },
     Row { name: "xtask", normal: &[], optional: &[], tests: &[] },
 ];
