@@ -11,7 +11,6 @@ use mori_core::{
 
 use crate::blob::{EngineBlob, MemoryBlob, NAME, boot_id, find};
 use crate::config::{ShmConfig, Tracers};
-use crate::conn::{Ticket, Waiter};
 use crate::control::Loop;
 use crate::handshake::{self, Identity};
 use crate::obstacle::{HostFacts, Obstacle};
@@ -20,6 +19,7 @@ use crate::session::ShmSession;
 use crate::shared::Shared;
 use crate::sync::RwLock;
 use crate::sys;
+use crate::waiter::{Ticket, Waiter};
 use crate::wire::MAX_KEY;
 
 /// The transport between processes of one host; see the [crate's documentation](crate).
@@ -183,12 +183,18 @@ impl Backend for ShmBackend {
         if !region.location().is_host() {
             return Ok(None);
         }
+        // Peers copy by themselves, so they are asked before the region is closed.
+        let tenant: Weak<Shared> = Arc::downgrade(&self.shared);
+        region.let_to(tenant)?;
         let key = self.shared.regions.add(region)?;
         Ok(Some(MemoryBlob { key, instance }.encode()))
     }
 
     fn deregister(&self, region: RegionId) {
-        self.shared.regions.remove(region, self.shared.config.drain, &self.shared.clock);
+        if self.shared.regions.remove(region, self.shared.config.drain, &self.shared.clock) {
+            // Who waits for the region learns that it is gone.
+            self.shared.control.resumed();
+        }
     }
 
     fn add_peer(&self, peer: &EngineDesc) -> Result<()> {

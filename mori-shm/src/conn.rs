@@ -18,11 +18,12 @@ use crate::obstacle::{Obstacle, yama};
 use crate::outbox::Outbox;
 use crate::page::{Entry, Page};
 use crate::shared::Shared;
-use crate::socket::{self, Received};
+use crate::socket::{self, Received, broke};
 use crate::sync::{Condvar, Mutex, MutexGuard};
 use crate::sys::{self, Credentials};
 use crate::target::Turn;
 use crate::transfer::Transfer;
+use crate::waiter::{Broken, Waiter};
 use crate::wire::{MAX_PACKET, Message, Nonce, Note, VERSIONS, malformed};
 
 /// The most answers that a connection may owe us at a time.
@@ -131,63 +132,6 @@ enum Phase {
 enum Request {
     Open(u128),
     Note(Arc<Transfer>),
-}
-
-/// Who waits for a region to be opened.
-#[derive(Debug)]
-pub(crate) enum Waiter {
-    Transfer(Arc<Transfer>),
-    Session(Arc<Ticket>),
-}
-
-/// Where a session waits for its grant.
-#[derive(Debug, Default)]
-pub(crate) struct Ticket {
-    result: Mutex<Option<Result<Grant>>>,
-    filled: Condvar,
-}
-
-impl Ticket {
-    fn fill(&self, result: Result<Grant>) {
-        *self.result.lock() = Some(result);
-        self.filled.notify_all();
-    }
-
-    /// Waits for the answer.
-    ///
-    /// # Errors
-    ///
-    /// The answer's, or [`ErrorKind::TimedOut`].
-    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Grant> {
-        let mut result = self.result.lock();
-        loop {
-            if let Some(result) = result.take() {
-                return result;
-            }
-            if !crate::sleep(&self.filled, &mut result, deadline) {
-                return Err(Obstacle::Silent.error());
-            }
-        }
-    }
-}
-
-/// An end that the control thread brings about.
-#[derive(Debug)]
-pub(crate) struct Broken {
-    pub(crate) why: Error,
-    pub(crate) obstacle: Option<Obstacle>,
-}
-
-impl From<Error> for Broken {
-    fn from(why: Error) -> Self {
-        Self { why, obstacle: None }
-    }
-}
-
-impl From<Obstacle> for Broken {
-    fn from(obstacle: Obstacle) -> Self {
-        Self { why: obstacle.error(), obstacle: Some(obstacle) }
-    }
 }
 
 impl Conn {
@@ -513,14 +457,14 @@ impl Conn {
             }
             Message::Grant { request, slot, generation, address, length, rights } => {
                 let terms = Terms { slot, generation, address, length, rights };
-                self.grant(state, request, Ok(terms))?;
+                self.grant(state, request, &Ok(terms))?;
             }
             Message::Failed { request, error } => match state.requests.get(&request) {
-                Some(Request::Open(_)) => self.grant(state, request, Err(error))?,
+                Some(Request::Open(_)) => self.grant(state, request, &Err(error))?,
                 _ => self.noted(state, request, Err(error))?,
             },
             Message::Done { request } => self.noted(state, request, Ok(()))?,
-            Message::Resumed => {
+            Message::Resumed if matches!(state.phase, Phase::Open) => {
                 let parked = std::mem::take(&mut state.parked);
                 drop(state);
                 parked.iter().for_each(|transfer| transfer.go_on(shared));
@@ -569,7 +513,7 @@ impl Conn {
         self: &Arc<Self>,
         mut state: MutexGuard<'_, State>,
         request: u64,
-        result: Result<Terms>,
+        result: &Result<Terms>,
     ) -> Result<()> {
         let Request::Open(key) = self.answered(&mut state, request)? else {
             return Err(malformed("a grant for a message"));
@@ -578,7 +522,7 @@ impl Conn {
             if terms.address.checked_add(terms.length).is_none() {
                 return Err(malformed("a grant past the end of the address space"));
             }
-            state.granted.insert(key, terms);
+            state.granted.insert(key, *terms);
         }
         let waiters = state.opens.remove(&key).unwrap_or_default();
         drop(state);
@@ -648,11 +592,4 @@ impl Conn {
 
 fn out_of_turn() -> Error {
     malformed("a message out of turn")
-}
-
-fn broke(error: &io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::InvalidData => malformed("a message that is too long"),
-        _ => Error::io(ErrorKind::PeerLost, "the connection broke", error),
-    }
 }

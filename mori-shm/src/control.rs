@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 use mori_core::{Error, ErrorKind, Result, TransferId};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 
-use crate::conn::{Broken, Conn};
+use crate::conn::Conn;
 use crate::obstacle::Obstacle;
 use crate::shared::Shared;
 use crate::socket;
 use crate::sync::Mutex;
 use crate::target::{Target, Turn};
 use crate::transfer::Transfer;
+use crate::waiter::Broken;
 use crate::wire::MAX_PACKET;
 
 /// Connections in the handshake; a further one ends the oldest.

@@ -41,6 +41,8 @@ mod target;
 #[cfg(target_os = "linux")]
 mod transfer;
 #[cfg(target_os = "linux")]
+mod waiter;
+#[cfg(target_os = "linux")]
 mod wire;
 
 #[cfg(target_os = "linux")]

@@ -6,11 +6,12 @@ use std::time::Instant;
 use mori_core::{Error, Result};
 
 use crate::blob::EngineBlob;
-use crate::conn::{Broken, Conn};
+use crate::conn::Conn;
 use crate::handshake::Identity;
 use crate::obstacle::Obstacle;
 use crate::shared::Shared;
 use crate::sync::Mutex;
+use crate::waiter::Broken;
 
 #[derive(Debug)]
 pub(crate) struct Peer {

@@ -89,6 +89,11 @@ struct Lent {
 }
 
 impl Lent {
+    /// Whether the peer is in the middle of a copy.
+    fn is_busy(&self) -> bool {
+        self.user.page.users(self.slot) > 0 && !sys::ended(&self.user.process)
+    }
+
     /// Whether the peer copies nothing any more, and gives the slot back if so.
     fn is_quiet(&self) -> bool {
         if self.user.page.users(self.slot) == 0 {
@@ -103,6 +108,8 @@ impl Lent {
 struct Entry {
     region: Region,
     lent: Vec<Lent>,
+    /// It is about to be taken back: peers wait.
+    closing: bool,
 }
 
 /// What a peer is told.
@@ -129,13 +136,24 @@ struct Tables {
     ended: bool,
 }
 
+impl Tables {
+    fn entry(&mut self, region: RegionId) -> Option<&mut Entry> {
+        let key = self.keys.get(&region)?;
+        self.by_key.get_mut(key)
+    }
+}
+
 impl Regions {
     /// Adds a region under a fresh random key; the same region again keeps its key.
     pub(crate) fn add(&self, region: &Region) -> Result<u128> {
         let fresh = u128::from_le_bytes(handshake::random()?);
         let mut tables = self.0.lock();
         let key = *tables.keys.entry(region.id()).or_insert(fresh);
-        tables.by_key.entry(key).or_insert_with(|| Entry { region: region.clone(), lent: Vec::new() });
+        tables.by_key.entry(key).or_insert_with(|| Entry {
+            region: region.clone(),
+            lent: Vec::new(),
+            closing: false,
+        });
         Ok(key)
     }
 
@@ -153,7 +171,7 @@ impl Regions {
             Some(lent) => (lent.slot, lent.generation),
             None => {
                 let (slot, generation) = user.take()?;
-                user.page.open(slot, generation, paused);
+                user.page.open(slot, generation, paused || entry.closing);
                 entry.lent.push(Lent { user: Arc::clone(user), slot, generation });
                 (slot, generation)
             }
@@ -168,21 +186,45 @@ impl Regions {
         })
     }
 
+    /// Has the peers of a region wait that is about to be taken back, and says whether none is in the middle of a copy.
+    pub(crate) fn evict(&self, region: RegionId) -> bool {
+        let mut tables = self.0.lock();
+        let Some(entry) = tables.entry(region) else { return true };
+        if !std::mem::replace(&mut entry.closing, true) {
+            entry.lent.iter().for_each(|lent| lent.user.page.pause(lent.slot, true));
+        }
+        entry.lent.iter().all(|lent| !lent.is_busy())
+    }
+
+    /// The region is not taken back after all; says whether peers have waited.
+    pub(crate) fn readmit(&self, region: RegionId) -> bool {
+        let mut tables = self.0.lock();
+        let paused = tables.paused;
+        let Some(entry) = tables.entry(region).filter(|entry| entry.closing) else { return false };
+        entry.closing = false;
+        if !paused {
+            entry.lent.iter().for_each(|lent| lent.user.page.pause(lent.slot, false));
+        }
+        true
+    }
+
     /// Takes a region back (contract E3): nobody begins a copy any more, and this returns when those under way are over, at
-    /// the latest after `drain`.
-    pub(crate) fn remove(&self, region: RegionId, drain: Duration, clock: &Clock) {
-        let removed = {
+    /// the latest after `drain`. After [`evict`](Regions::evict) has said that there are none, it does not wait.
+    /// Returns whether peers may be waiting for the region.
+    pub(crate) fn remove(&self, region: RegionId, drain: Duration, clock: &Clock) -> bool {
+        let (paused, removed) = {
             let mut tables = self.0.lock();
             tables.overdue.retain_mut(|entry| !settle(entry));
-            tables.keys.remove(&region).and_then(|key| tables.by_key.remove(&key))
+            (tables.paused, tables.keys.remove(&region).and_then(|key| tables.by_key.remove(&key)))
         };
-        if let Some(mut entry) = removed {
-            close(&entry);
-            if !wait(&mut entry, clock.deadline(drain), clock) {
-                overdue(&entry);
-                self.0.lock().overdue.push(entry);
-            }
+        let Some(mut entry) = removed else { return false };
+        let waiting = paused || entry.closing;
+        close(&entry);
+        if !wait(&mut entry, clock.deadline(drain), clock) {
+            overdue(&entry);
+            self.0.lock().overdue.push(entry);
         }
+        waiting
     }
 
     /// A peer's connection is closed.
@@ -207,8 +249,9 @@ impl Regions {
     pub(crate) fn pause(&self, paused: bool) {
         let mut tables = self.0.lock();
         tables.paused = paused;
-        for lent in tables.by_key.values().flat_map(|entry| &entry.lent) {
-            lent.user.page.pause(lent.slot, paused);
+        for entry in tables.by_key.values() {
+            let paused = paused || entry.closing;
+            entry.lent.iter().for_each(|lent| lent.user.page.pause(lent.slot, paused));
         }
     }
 
@@ -217,7 +260,7 @@ impl Regions {
         let busy = || {
             let tables = self.0.lock();
             let mut lent = tables.by_key.values().flat_map(|entry| &entry.lent);
-            lent.any(|lent| lent.user.page.users(lent.slot) > 0 && !sys::ended(&lent.user.process))
+            lent.any(Lent::is_busy)
         };
         patiently(clock.deadline(bound), clock, || !busy())
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 
-use mori_core::{BackendContext, Clock, EngineKey, Error, ErrorKind, Notification, Result, TransferId};
+use mori_core::{
+    BackendContext, Clock, EngineKey, Error, ErrorKind, Notification, RegionId, Result, Tenant, TransferId,
+};
 
 use crate::config::ShmConfig;
 use crate::control::Control;
@@ -196,6 +198,18 @@ impl Shared {
             if let Some(ending) = ending {
                 ending.wait(self.config.drain, &self.clock);
             }
+        }
+    }
+}
+
+impl Tenant for Shared {
+    fn evict(&self, region: RegionId) -> bool {
+        self.regions.evict(region)
+    }
+
+    fn readmit(&self, region: RegionId) {
+        if self.regions.readmit(region) {
+            self.control.resumed();
         }
     }
 }

@@ -10,7 +10,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use crate::wire::MAX_PACKET;
+use mori_core::{Error, ErrorKind};
+
+use crate::wire::{MAX_PACKET, malformed};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: i32 = 512;
@@ -112,6 +114,14 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8; MAX_PACKET]) -> io::Re
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
     Ok(Received::Packet(message.bytes, descriptor))
+}
+
+/// The error that ends a connection whose socket fails.
+pub(crate) fn broke(error: &io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::InvalidData => malformed("a message that is too long"),
+        _ => Error::io(ErrorKind::PeerLost, "the connection broke", error),
+    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! nothing else. Copies themselves never pass here.
 
 use std::collections::HashMap;
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ use crate::outbox::Outbox;
 use crate::page::Page;
 use crate::regions::User;
 use crate::shared::Shared;
-use crate::socket::{self, Received};
+use crate::socket::{self, Received, broke};
 use crate::sys::{self, Credentials};
 use crate::wire::{MAX_PACKET, Message, Nonce, Note, VERSIONS, malformed};
 
@@ -291,12 +290,5 @@ fn name(message: &Message) -> &'static str {
         Message::Open { .. } => "a request for a region",
         Message::Note { .. } => "a note",
         _ => "an answer",
-    }
-}
-
-fn broke(error: &io::Error) -> Error {
-    match error.kind() {
-        io::ErrorKind::InvalidData => malformed("a message that is too long"),
-        _ => Error::io(ErrorKind::PeerLost, "the connection broke", error),
     }
 }

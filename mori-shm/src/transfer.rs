@@ -20,12 +20,13 @@ use mori_core::{
     Completer, Error, ErrorKind, Notify, Op, Piece, Pin, Result, Tag, TransferId, check as check_pieces,
 };
 
-use crate::conn::{Conn, Grant, Waiter};
+use crate::conn::{Conn, Grant};
 use crate::page::Entry;
 use crate::regions::may;
 use crate::shared::Shared;
 use crate::sync::Mutex;
 use crate::sys::{self, Copied, MAX_IOVECS, Span};
+use crate::waiter::Waiter;
 use crate::wire::Note;
 
 /// Steps are not made smaller than this to share a transfer among threads.

@@ -201,13 +201,25 @@ fn nothing_lands_in_a_region_that_is_taken_back_under_traffic() {
     }
 }
 
+/// E3: a region is not closed while a submitter is stopped in the middle of a copy to it; closed, it stays as it is.
 #[test]
 fn a_submitter_that_is_stopped_writes_nothing_late() {
+    let clock = Clock::system();
     for (mode, length) in [("default", 4096), ("default", 1 << 20), ("threads", 1 << 20)] {
-        for _ in 0..4 {
+        for _ in 0..6 {
             let flooded = Flooded::new(mode);
             flooded.flood(&flooded.region, &flooded.desc, length);
             flooded.process.stop();
+            let closed = flooded.region.close(Duration::from_millis(20), &clock);
+            if let Err(busy) = closed {
+                assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+                // It stays open, and goes on being written to.
+                flooded.region.write_at(0, &[0]).unwrap();
+                flooded.process.go_on();
+                until("the child writes again", || bytes_of(&flooded.region)[0] == 0xee);
+                flooded.process.stop();
+                flooded.process.signal(rustix::process::Signal::CONT);
+            }
             take_back(&flooded.here, &flooded.region, || flooded.process.go_on());
             let end = flooded.process.ask("stop").unwrap_err();
             assert_eq!(end.kind(), ErrorKind::NotFound, "{end}");

@@ -111,8 +111,8 @@ impl Region {
     fn evict(&self, tenants: &[Arc<dyn Tenant>], deadline: Deadline, clock: &Clock) -> Result<()> {
         loop {
             // All are asked, also after the first that says no.
-            let empty = tenants.iter().fold(true, |empty, tenant| tenant.evict(self.0.id) && empty);
-            if empty {
+            let busy = tenants.iter().filter(|tenant| !tenant.evict(self.0.id)).count();
+            if busy == 0 {
                 return Ok(());
             }
             if deadline != Deadline::Never && deadline.passed(clock.now()) {

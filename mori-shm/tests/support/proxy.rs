@@ -41,7 +41,7 @@ impl Harness for TwoProcesses {
 
     fn node(&self) -> Result<Box<dyn Node>> {
         // Each case has a thread of its own. One that makes several pairs makes each submitter before its target.
-        if NODES.replace(NODES.get() + 1) % 2 == 0 {
+        if NODES.replace(NODES.get() + 1).is_multiple_of(2) {
             return Ok(Box::new(Here(ShmBackend::new(config(self.mode, "-"))?)));
         }
         let node = self.there.ask(&format!("node {} -", self.mode))?;
