@@ -61,6 +61,8 @@ pub(crate) struct ControlConfig {
     pub(crate) frame_timeout: Duration,
     /// The most connections that are served at a time, and the most of one address.
     pub(crate) max_connections: (usize, usize),
+    /// The most connections that have not completed the handshake; when there is one more, the oldest ends.
+    pub(crate) max_greeting: usize,
     /// The most threads for calls of the service. They end when there is nothing to do.
     pub(crate) workers: usize,
     /// How long an address that speaks only the protocol of existing peers is remembered.
@@ -75,6 +77,7 @@ impl Default for ControlConfig {
             peer_timeout: Duration::from_secs(10),
             frame_timeout: Duration::from_secs(5),
             max_connections: (4096, 1024),
+            max_greeting: 512,
             workers: 8,
             remember_legacy: Duration::from_secs(600),
         }

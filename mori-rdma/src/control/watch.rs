@@ -27,8 +27,6 @@ const WAKER: Token = Token(usize::MAX);
 const LISTENER: Token = Token(usize::MAX - 1);
 /// How many connections are accepted before those that stand get their turn.
 const ACCEPTS: usize = 64;
-/// The most connections that have not completed the handshake; beyond that the oldest goes.
-const MAX_GREETING: usize = 512;
 /// How long accepting pauses when the system has no more descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most addresses that are remembered to speak only the protocol of existing peers.
@@ -408,7 +406,7 @@ impl Watch {
         *self.addresses.entry(address).or_default() += 1;
         self.insert(token, Conn::Accepted(Box::new(conn)));
         self.greeting.push_back(token);
-        if self.greeting.len() > MAX_GREETING {
+        if self.greeting.len() > self.shared.config.max_greeting {
             self.thin_greeting();
         }
     }
@@ -419,7 +417,7 @@ impl Watch {
         self.greeting.retain(|token| {
             matches!(conns.get(token), Some(Entry { conn: Conn::Accepted(conn), .. }) if conn.greeting())
         });
-        if self.greeting.len() > MAX_GREETING
+        if self.greeting.len() > self.shared.config.max_greeting
             && let Some(oldest) = self.greeting.pop_front()
         {
             let why =

@@ -178,6 +178,20 @@ fn too_many_connections_are_refused_with_a_reason() {
 }
 
 #[test]
+fn silent_connections_make_way_for_others() {
+    let far = Node::new("far", ControlConfig { max_greeting: 2, ..ControlConfig::default() });
+    let mut idle = Raw::connect(far.address()).greet("idle");
+    // The server knows that the handshake is done.
+    assert_eq!(idle.ask(1, &Request::Ping), Answer::Done);
+    let mut silent: Vec<Raw> = (0..3).map(|_| Raw::connect(far.address())).collect();
+    silent.remove(0).ended();
+    // Nobody who is done with the handshake goes, and nobody younger.
+    assert_eq!(idle.ask(2, &Request::Ping), Answer::Done);
+    let mut young = silent.remove(1).greet("young");
+    assert_eq!(young.ask(1, &Request::Ping), Answer::Done);
+}
+
+#[test]
 fn calls_for_one_connection_come_in_order() {
     let far = Node::plain("far");
     let mut peer = Raw::connect(far.address()).greet("near");
@@ -280,12 +294,13 @@ fn slow_calls_of_one_address_delay_nobody_else() {
 fn a_peer_that_reads_nothing_is_not_read_either() {
     let far = Node::plain("far");
     let mut greedy = Raw::connect(far.address()).greet("greedy");
-    greedy.0.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+    greedy.0.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
     let pings: Vec<u8> = (0..1000).flat_map(|id| message::request(id, &Request::Ping)).collect();
     let mut sent = 0_u64;
     while greedy.0.write_all(&pings).is_ok() {
         sent += pings.len() as u64;
-        assert!(sent < 1 << 30, "a server that is not paused takes for ever");
+        // The system's own buffers hold less.
+        assert!(sent < 32 << 20, "{sent} bytes were read although no answer is");
     }
     let mut other = Raw::connect(far.address()).greet("other");
     assert_eq!(other.ask(1, &Request::Ping), Answer::Done);
