@@ -82,6 +82,8 @@ pub(crate) fn main(both: bool, qps_per_path: usize, completion: Completion) -> E
         chunk_bytes: 256 << 10,
         send_queue: 128,
         notify_slots: 16,
+        // A processor of the guest may stand still for longer than a card ever does.
+        ack_timeout: 18,
         cancel_grace: Duration::from_millis(5),
         ..RdmaConfig::default()
     };
