@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use mori_core::{Attachment, Capabilities, Error, ErrorKind, Result};
 
-use crate::backends::{Carrier, Slot};
+use crate::backends::{Carrier, SAME_HOST, Slot};
 
 /// A backend with what it said when it joined.
 pub(crate) struct Attached {
@@ -94,15 +94,22 @@ impl fmt::Display for BackendInfo {
     }
 }
 
-/// Sorts backends by preference: those that `prefer` names, in its order; then those that carry device memory; then
-/// the others. What is equal so far keeps its order, which is the order of adding.
+/// Sorts backends by preference: those that `prefer` names, in its order; then those that carry only device memory, then the
+/// one between the processes of one host, then those that carry device memory as well, then the others. What is equal so
+/// far keeps its order, which is the order of adding.
 pub(crate) fn sort(backends: &mut [Arc<Attached>], prefer: &[String]) {
     backends.sort_by_key(|attached| rank(attached.name, attached.capabilities, prefer));
 }
 
-fn rank(name: &str, capabilities: Capabilities, prefer: &[String]) -> (usize, bool) {
+fn rank(name: &str, capabilities: Capabilities, prefer: &[String]) -> (usize, u8) {
     let place = prefer.iter().position(|preferred| preferred == name).unwrap_or(prefer.len());
-    (place, !capabilities.device_memory)
+    let class = match (capabilities.device_memory, capabilities.host_memory) {
+        (true, false) => 0,
+        _ if name == SAME_HOST => 1,
+        (true, true) => 2,
+        (false, _) => 3,
+    };
+    (place, class)
 }
 
 #[cfg(test)]
@@ -110,12 +117,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn declared_names_come_first_then_device_memory() {
-        let device = Capabilities { device_memory: true, ..Capabilities::default() };
-        let host = Capabilities::default();
-        let mut names = [("tcp", host), ("shm", host), ("xgmi", device), ("rdma", device)];
+    fn declared_names_come_first_then_devices_then_the_same_host() {
+        let memory = |device_memory, host_memory| Capabilities {
+            device_memory,
+            host_memory,
+            ..Capabilities::default()
+        };
+        let (device, host, both) = (memory(true, false), memory(false, true), memory(true, true));
+        let mut names = [("tcp", host), ("shm", host), ("rdma", both), ("xgmi", device)];
         names.sort_by_key(|(name, capabilities)| rank(name, *capabilities, &[]));
-        assert_eq!(names.iter().map(|entry| entry.0).collect::<Vec<_>>(), ["xgmi", "rdma", "tcp", "shm"]);
+        assert_eq!(names.iter().map(|entry| entry.0).collect::<Vec<_>>(), ["xgmi", "shm", "rdma", "tcp"]);
         let prefer = ["shm".to_owned(), "rdma".to_owned(), "absent".to_owned()];
         names.sort_by_key(|(name, capabilities)| rank(name, *capabilities, &prefer));
         assert_eq!(names.iter().map(|entry| entry.0).collect::<Vec<_>>(), ["shm", "rdma", "xgmi", "tcp"]);

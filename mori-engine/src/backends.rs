@@ -85,6 +85,8 @@ impl<B: Backend + ?Sized> Carrier for Arc<B> {
 pub(crate) enum Slot {
     #[cfg(feature = "tcp")]
     Tcp(Arc<mori_tcp::TcpBackend>),
+    #[cfg(feature = "shm")]
+    Shm(Arc<mori_shm::ShmBackend>),
     #[cfg(feature = "xgmi")]
     Xgmi(Arc<mori_xgmi::XgmiBackend>),
     #[cfg(feature = "rdma")]
@@ -101,6 +103,11 @@ pub(crate) mod exports {
     #[cfg(feature = "rdma")]
     pub use mori_rdma::{
         Completion as RdmaCompletion, Dmabuf, DmabufExporter, RdmaBackend, RdmaConfig, RdmaStats,
+    };
+    #[cfg(feature = "shm")]
+    pub use mori_shm::{
+        HostFacts as ShmHostFacts, Obstacle as ShmObstacle, Secret as ShmSecret, ShmBackend, ShmConfig,
+        Tracers as ShmTracers,
     };
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
@@ -136,6 +143,43 @@ impl crate::Engine {
     /// [`Engine::add_backend`](crate::Engine::add_backend).
     pub fn add_tcp(&self, config: exports::TcpConfig) -> Result<()> {
         self.add_slot(mori_tcp::TcpBackend::new(config)?.into())
+    }
+}
+
+/// The transport that only ever has a route within one host, and is the shortest there. Only a name: which backend it is,
+/// nobody asks.
+pub(crate) const SAME_HOST: &str = "shm";
+
+#[cfg(feature = "shm")]
+impl crate::EngineBuilder {
+    /// Adds the transport between the processes of one host, which is preferred where both sides have it. Feature `shm`. Where
+    /// the system cannot copy between processes the [`build`](crate::EngineBuilder::build) fails as
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable); to go on without it, build first and use
+    /// [`Engine::add_shm`](crate::Engine::add_shm).
+    ///
+    /// ```
+    /// use mori_engine::{Engine, ErrorKind, ShmConfig};
+    /// match Engine::builder("decode-0").shm(ShmConfig::default()).build() {
+    ///     Ok(engine) => assert_eq!(engine.backends()[0].name, "shm"),
+    ///     Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable),
+    /// }
+    /// ```
+    pub fn shm(self, config: exports::ShmConfig) -> Self {
+        self.slot(mori_shm::ShmBackend::new(config).map(Slot::from))
+    }
+}
+
+#[cfg(feature = "shm")]
+impl crate::Engine {
+    /// Adds the transport between the processes of one host at run time. Feature `shm`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](crate::ErrorKind::Unavailable) where the system cannot copy between processes,
+    /// [`ErrorKind::InvalidArgument`](crate::ErrorKind::InvalidArgument) for a configuration that is refused; else as
+    /// [`Engine::add_backend`](crate::Engine::add_backend).
+    pub fn add_shm(&self, config: exports::ShmConfig) -> Result<()> {
+        self.add_slot(mori_shm::ShmBackend::new(config)?.into())
     }
 }
 

@@ -113,7 +113,8 @@ impl EngineBuilder {
     }
 
     /// The names of the backends in the order in which they are tried for a pair of regions. Those that are not named
-    /// follow: first the ones that carry device memory, then the others, in the order of adding. Names of backends that the
+    /// follow: first the ones that carry device memory only, then the one between the processes of one host, then the ones that
+    /// carry device memory as well, then the others, each in the order of adding. Names of backends that the
     /// engine does not have are harmless.
     pub fn prefer<I>(mut self, names: I) -> Self
     where

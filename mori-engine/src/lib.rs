@@ -20,7 +20,7 @@ mod task;
 mod transfer;
 
 pub use attached::BackendInfo;
-#[cfg(any(feature = "tcp", feature = "xgmi", feature = "rdma"))]
+#[cfg(any(feature = "tcp", feature = "shm", feature = "xgmi", feature = "rdma"))]
 pub use backends::exports::*;
 pub use batch::BatchItem;
 pub use builder::EngineBuilder;

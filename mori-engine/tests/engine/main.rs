@@ -13,6 +13,8 @@ mod notes;
 mod peers;
 mod registration;
 mod routes;
+#[cfg(all(feature = "tcp", feature = "shm", target_os = "linux"))]
+mod shm;
 mod stress;
 #[cfg(feature = "tcp")]
 mod tcp;
