@@ -150,10 +150,6 @@ impl Service for Core {
         self.end_passives(ends);
     }
 
-    fn credits(&self, _link: LinkId, _lane: u64, _count: u32) {
-        // Messages are answered over their queue pair.
-    }
-
     fn link_lost(&self, link: LinkId, cause: &Error) {
         let peer = self.links.lock().get(&link).and_then(std::sync::Weak::upgrade);
         if let (Some(peer), Some(core)) = (peer, self.own.upgrade()) {

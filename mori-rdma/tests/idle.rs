@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use mori_core::{
     Access, Backend, BackendContext, EngineDesc, MemoryDesc, NotificationQueue, Op, Piece, Region,
-    Session as _, TransferOptions,
+    TransferOptions,
 };
 use mori_rdma::{Completion, RdmaBackend, RdmaConfig};
 use mori_verbs_sim::Simulation;

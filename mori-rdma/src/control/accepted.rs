@@ -1,6 +1,5 @@
-//! A connection that a peer has made: the handshake, or at once the protocol of existing peers; requests, notes, credits.
+//! A connection that a peer has made: the handshake, or at once the protocol of existing peers; requests, notes.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,8 +12,7 @@ use mori_core::{Error, ErrorKind, Result, Secret};
 
 use super::handshake::{self, Nonces};
 use super::message::{
-    Answer, Frame, Request, ToTarget, answer, credits, kind, legacy_region, legacy_register, legacy_request,
-    to_target,
+    Answer, Frame, Request, ToTarget, answer, kind, legacy_region, legacy_register, legacy_request, to_target,
 };
 use super::pool::Job;
 use super::stream::{Look, MAX_UNSENT, Stream, TURN_FRAMES, ended, stalled};
@@ -44,8 +42,6 @@ pub(super) struct Accepted {
     asked: usize,
     /// Who has asked for something, if anybody has.
     peer: Option<Arc<Peer>>,
-    /// Credits that wait until the connection takes something again.
-    credits: BTreeMap<u64, u32>,
     /// A request has failed that can only be answered by the end of the connection.
     failed: bool,
 }
@@ -69,7 +65,6 @@ impl Accepted {
             give_up: now + shared.config.frame_timeout,
             asked: 0,
             peer: None,
-            credits: BTreeMap::new(),
             failed: false,
         })
     }
@@ -113,12 +108,6 @@ impl Accepted {
             }
         }
         self.stream.flush()?;
-        if self.stream.unsent() == 0 && !self.credits.is_empty() {
-            for (lane, count) in std::mem::take(&mut self.credits) {
-                self.stream.push(&credits(lane, count));
-            }
-            self.stream.flush()?;
-        }
         Ok(more)
     }
 
@@ -271,14 +260,6 @@ impl Accepted {
         match bytes {
             Some(bytes) => self.stream.push(&bytes),
             None => self.failed = true,
-        }
-    }
-
-    /// Returns credits; those that the connection does not take yet are added up.
-    pub(super) fn credits(&mut self, lane: u64, count: u32) {
-        if matches!(self.phase, Phase::Own(_)) {
-            let sum = self.credits.entry(lane).or_default();
-            *sum = sum.saturating_add(count);
         }
     }
 

@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +11,7 @@ use mori_core::{EngineKey, Error, ErrorKind, Nonce, Result, Secret};
 
 use super::handshake::{self, Nonces};
 use super::link::Inner;
-use super::message::{Frame, Request, ToInitiator, legacy_answer, malformed, request, to_initiator};
+use super::message::{Frame, Request, legacy_answer, malformed, request, to_initiator};
 use super::pool::Job;
 use super::stream::{Look, Stream, TURN_FRAMES, dial, ended, stalled};
 use super::watch::{Shared, Turn};
@@ -441,26 +440,13 @@ impl Dialed {
             };
             *heard = turn.now;
             match to_initiator(&frame)? {
-                ToInitiator::Answer { id: PING, .. } => *pinged = false,
-                ToInitiator::Answer { id, answer } => self.link.answer(id, Ok(answer)),
-                ToInitiator::Credits { lane, count } => self.credits(turn.shared, lane, count),
+                (PING, _) => *pinged = false,
+                (id, answer) => self.link.answer(id, Ok(answer)),
             }
             self.link.heard(turn.now);
         }
         self.flush()?;
         Ok(more)
-    }
-
-    fn credits(&self, shared: &Shared, lane: u64, count: u32) {
-        let link = LinkId(self.link.token as u64);
-        let tell = || {
-            if let Some(service) = shared.service.upgrade() {
-                service.credits(link, lane, count);
-            }
-        };
-        if catch_unwind(AssertUnwindSafe(tell)).is_err() {
-            tracing::error!("the service panicked when it was told of credits");
-        }
     }
 
     fn legacy(&mut self, turn: &mut Turn<'_>) -> Result<bool> {

@@ -234,7 +234,7 @@ impl Link {
         Self { inner, handle, nobody }
     }
 
-    /// Its number, by which the service is told of credits and of its loss.
+    /// Its number, by which the service is told of its loss.
     pub(crate) fn id(&self) -> LinkId {
         LinkId(self.inner.token as u64)
     }
@@ -308,6 +308,7 @@ impl Link {
     /// # Errors
     ///
     /// As [`Link::register_endpoint`]; [`ErrorKind::Unsupported`] with an existing peer.
+    #[cfg(test)]
     pub(crate) fn ping(&self, deadline: Deadline) -> Result<()> {
         self.check_own("answer a ping")?;
         self.ask(&Request::Ping, deadline).map(|_| ())

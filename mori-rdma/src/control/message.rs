@@ -24,7 +24,6 @@
 //! | 0x61 keys | target | `[id, [address, lkey, rkey, length]]` |
 //! | 0x62 done | target | `[id]` |
 //! | 0x63 failed | target | `[id, error's number, error's text]` |
-//! | 0x64 credits | target | `[lane, count]` |
 
 use mori_core::pack::{Reader, Writer};
 use mori_core::{EngineKey, Error, ErrorKind, MAX_NOTIFICATION, MemoryKind, Result};
@@ -59,7 +58,6 @@ pub(crate) mod kind {
     pub(crate) const KEYS: u8 = 0x61;
     pub(crate) const DONE: u8 = 0x62;
     pub(crate) const FAILED: u8 = 0x63;
-    pub(crate) const CREDITS: u8 = 0x64;
 }
 
 /// A frame that has wholly arrived.
@@ -92,13 +90,6 @@ pub(crate) enum Answer {
 pub(crate) enum ToTarget {
     Request { id: u64, request: Request },
     Note(FailureNote),
-}
-
-/// What a target sends in the own protocol.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ToInitiator {
-    Answer { id: u64, answer: Answer },
-    Credits { lane: u64, count: u32 },
 }
 
 /// The error for bytes that do not make sense.
@@ -378,14 +369,6 @@ pub(crate) fn answer(id: u64, answer: &Answer) -> Vec<u8> {
     frame(kind, &writer.into_vec())
 }
 
-/// Credits in the own protocol.
-pub(crate) fn credits(lane: u64, count: u32) -> Vec<u8> {
-    let mut writer = Writer::array(2);
-    writer.uint(lane);
-    writer.uint(count);
-    frame(kind::CREDITS, &writer.into_vec())
-}
-
 /// What an initiator has sent, in the own protocol.
 ///
 /// # Errors
@@ -441,18 +424,13 @@ pub(super) fn write_error(writer: &mut Writer, error: &Error) {
     writer.text(cut(error.message()));
 }
 
-/// What a target has sent, in the own protocol.
+/// What a target has sent, in the own protocol: the request's number, and the answer.
 ///
 /// # Errors
 ///
 /// [`ErrorKind::Malformed`], also for a type that no target sends.
-pub(crate) fn to_initiator(frame: &Frame) -> Result<ToInitiator> {
+pub(crate) fn to_initiator(frame: &Frame) -> Result<(u64, Answer)> {
     let mut reader = open("answer", &frame.body, 1)?;
-    if frame.kind == kind::CREDITS {
-        let (lane, count) = (reader.int("lane")?, reader.int("count")?);
-        reader.finish()?;
-        return Ok(ToInitiator::Credits { lane, count });
-    }
     let id = reader.int("id")?;
     let answer = match frame.kind {
         kind::ENDPOINT => Answer::Endpoint(read_endpoint(&mut reader)?),
@@ -462,5 +440,5 @@ pub(crate) fn to_initiator(frame: &Frame) -> Result<ToInitiator> {
         other => return Err(malformed(format!("a frame of type {other:#04x} where an answer comes"))),
     };
     reader.finish()?;
-    Ok(ToInitiator::Answer { id, answer })
+    Ok((id, answer))
 }

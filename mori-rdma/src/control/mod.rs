@@ -94,7 +94,7 @@ pub(crate) struct Identity {
 /// Which protocol a connection speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// The own one: incarnations, retiring, credits, failure notes.
+    /// The own one: incarnations, retiring, failure notes.
     Own,
     /// That of existing peers: nothing but endpoints and regions.
     Legacy,
@@ -179,7 +179,7 @@ pub(crate) struct EndpointRequest {
     pub(crate) nic_rank: i32,
     /// -1 for none.
     pub(crate) rail: i32,
-    /// The initiator's own number of the lane, unique on its link; retiring, credits and notes name the lane by it. Zero with
+    /// The initiator's own number of the lane, unique on its link; retiring and notes name the lane by it. Zero with
     /// existing peers.
     pub(crate) lane: u64,
 }
@@ -249,11 +249,7 @@ pub(crate) trait Service: Send + Sync {
     /// asked.
     fn closed(&self, connection: ConnectionId, peer: &Peer);
 
-    /// Initiator's side: the target has taken `count` notifications of `lane`, which may be sent anew. Called on the thread
-    /// that watches the sockets, so it must not block.
-    fn credits(&self, link: LinkId, lane: u64, count: u32);
-
     /// Initiator's side: the link has ended, and this side has not closed it. Called once. It may come before the caller of
-    /// [`Server::connect`] has stored the link, and on another thread than [`Service::credits`], so in any order with it.
+    /// [`Server::connect`] has stored the link.
     fn link_lost(&self, link: LinkId, cause: &Error);
 }

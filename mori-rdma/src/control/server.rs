@@ -17,7 +17,7 @@ use super::link::{Inner, Link};
 use super::message::MAX_KEY;
 use super::pool::Pool;
 use super::watch::{Command, Handle, Shared, Watch};
-use super::{ConnectionId, ControlConfig, Identity, Service};
+use super::{ControlConfig, Identity, Service};
 use crate::sync::Mutex;
 
 /// How long connecting may take if the caller sets no bound.
@@ -124,14 +124,6 @@ impl Server {
         }
         inner.wait_open(deadline)?;
         Ok(Arc::new(link))
-    }
-
-    /// Tells the peer that made `connection` that `count` of its notifications over `lane` have been taken. Never blocks;
-    /// nothing if the connection has ended.
-    pub(crate) fn send_credits(&self, connection: ConnectionId, lane: u64, count: u32) {
-        if let Ok(token) = usize::try_from(connection.0) {
-            self.shared.handle.send(Command::Credits { token, lane, count });
-        }
     }
 
     /// Ends every connection and link, lets calls of the service that run come to their end, and drops those that have not

@@ -46,8 +46,6 @@ pub(super) enum Command {
     Close(usize),
     /// A job for a connection is done; `None`: it failed, and the peer cannot be told but by the end of the connection.
     Answer { token: usize, bytes: Option<Vec<u8>> },
-    /// Return credits over a connection.
-    Credits { token: usize, lane: u64, count: u32 },
     /// End everything.
     Shutdown,
 }
@@ -447,9 +445,6 @@ impl Watch {
                     self.close(token, &why, true);
                 }
                 Command::Answer { token, bytes } => self.accepted(token, |conn| conn.answer(bytes)),
-                Command::Credits { token, lane, count } => {
-                    self.accepted(token, |conn| conn.credits(lane, count));
-                }
                 Command::Shutdown => self.running = false,
             }
         }

@@ -41,8 +41,6 @@ fn everything_can_be_asked() {
         assert_eq!(told, note(b"sorry".to_vec()));
         assert_eq!((peer.key, peer.instance), (key("near"), Some(identity("near").instance)));
         assert!(far.fake.calls().contains(&Call::Retire(id, 77)));
-        far.server.send_credits(id, 77, 5);
-        near.fake.wait("credits", |call| (*call == Call::Credits(link.id(), 77, 5)).then_some(()));
     }
 }
 
@@ -300,7 +298,6 @@ fn the_server_may_be_dropped_by_its_own_threads() {
         }
         fn note_failure(&self, _: ConnectionId, _: &Peer, _: FailureNote) {}
         fn closed(&self, _: ConnectionId, _: &Peer) {}
-        fn credits(&self, _: LinkId, _: u64, _: u32) {}
         fn link_lost(&self, _: LinkId, _: &Error) {}
     }
     let gone = Arc::new((Mutex::new(false), Condvar::new()));

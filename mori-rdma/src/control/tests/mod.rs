@@ -16,7 +16,7 @@ use std::time::Duration;
 use mori_core::{Clock, Deadline, EngineKey, Error, ErrorKind, MemoryKind, Result, Secret, Side};
 
 use super::handshake::{self, Nonces};
-use super::message::{self, Frame, HEAD, Request, ToInitiator, kind};
+use super::message::{self, Frame, HEAD, Request, kind};
 use super::*;
 use crate::sync::{Condvar, Mutex};
 
@@ -53,7 +53,6 @@ pub(super) enum Call {
     Retire(ConnectionId, u64),
     Note(ConnectionId, Peer, FailureNote),
     Closed(ConnectionId, Peer),
-    Credits(LinkId, u64, u32),
     Lost(LinkId, Error),
 }
 
@@ -152,10 +151,6 @@ impl Service for Fake {
 
     fn closed(&self, connection: ConnectionId, peer: &Peer) {
         self.push(Call::Closed(connection, peer.clone()));
-    }
-
-    fn credits(&self, link: LinkId, lane: u64, count: u32) {
-        self.push(Call::Credits(link, lane, count));
     }
 
     fn link_lost(&self, link: LinkId, cause: &Error) {
@@ -314,7 +309,7 @@ impl Raw {
     pub(super) fn ask(&mut self, id: u64, request: &Request) -> message::Answer {
         self.send(&message::request(id, request));
         match message::to_initiator(&self.frame()).unwrap() {
-            ToInitiator::Answer { id: of, answer } if of == id => answer,
+            (of, answer) if of == id => answer,
             other => panic!("{other:?}"),
         }
     }

@@ -202,7 +202,7 @@ fn calls_for_one_connection_come_in_order() {
     for lane in 0..100 {
         let answer = message::to_initiator(&peer.frame()).unwrap();
         let expected = Answer::Endpoint(answer_to(&register(1, lane)));
-        assert_eq!(answer, ToInitiator::Answer { id: lane, answer: expected });
+        assert_eq!(answer, (lane, expected));
     }
     let asked = far.fake.calls().into_iter().filter_map(|call| match call {
         Call::Register(_, _, request) => Some(request.lane),
