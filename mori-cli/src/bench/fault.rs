@@ -29,7 +29,7 @@ use crate::stop::Stop;
 use scene::Scene;
 
 /// How often a transfer is tried that is over before it is broken.
-const ATTEMPTS: usize = 5;
+const ATTEMPTS: usize = 12;
 
 /// What breaks a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -24,9 +24,10 @@ const STOP_LOOK: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_secs(1);
 /// Parts of the time of a row, the fastest of which is its best throughput.
 const PARTS: u32 = 10;
-/// Raw sockets move at least so many bytes, or make at least so many round trips.
+/// Raw sockets move at least so many bytes, or make at least so many round trips; a part of that many goes before.
 const MIN_RAW_BYTES: u64 = 32 << 20;
 const MIN_RAW_TRIPS: u64 = 200;
+const RAW_WARM_UP: u64 = 4;
 
 /// How long a row is measured, and how many transfers it has in flight.
 #[derive(Debug, Clone, Copy)]
@@ -158,10 +159,18 @@ fn best(ends: &[Duration], bytes: u64) -> f64 {
 /// [`Trouble::Failed`] when they break.
 pub fn measure_raw(pair: &mut Pair, row: Row, ours: &Measured) -> Result<Option<RawMeasured>, Trouble> {
     let Some(mut raw) = pair.raw.take() else { return Ok(None) };
+    let trips = row.batch == 1 && row.size <= MAX_ROUND_TRIP;
+    let broken = |error| Failure { exit: Exit::Failed, message: format!("the raw sockets broke: {error}") };
+    let warm = if trips {
+        raw.trips(row.op, row.size, MIN_RAW_TRIPS / RAW_WARM_UP, &mut Times::new())
+    } else {
+        raw.stream(row.op, MIN_RAW_BYTES / RAW_WARM_UP)
+    };
+    warm.map_err(broken).map_err(Trouble::Failed)?;
     let far_before = pair.far_cpu();
     let near_before = machine::cpu_time();
     let mut times = None;
-    let moved = if row.batch == 1 && row.size <= MAX_ROUND_TRIP {
+    let moved = if trips {
         let count = ours.times.count().max(MIN_RAW_TRIPS);
         let took = raw.trips(row.op, row.size, count, times.insert(Times::new()));
         took.map(|took| (count.saturating_mul(row.size), took))
@@ -171,7 +180,6 @@ pub fn measure_raw(pair: &mut Pair, row: Row, ours: &Measured) -> Result<Option<
     };
     let near_cpu = machine::cpu_time().saturating_sub(near_before);
     let far_cpu = pair.far_cpu().zip(far_before).map(|(after, before)| after.saturating_sub(before));
-    let broken = |error| Failure { exit: Exit::Failed, message: format!("the raw sockets broke: {error}") };
     let (bytes, elapsed) = moved.map_err(broken).map_err(Trouble::Failed)?;
     pair.raw = Some(raw);
     Ok(Some(RawMeasured { times, bytes, elapsed, near_cpu, far_cpu }))

@@ -127,13 +127,14 @@ impl<'a> Scene<'a> {
         }
         let ended = self.wait_for_end(&status)?;
         let seconds = ended.then(|| self.clock.now().saturating_duration_since(broken_at).as_secs_f64());
-        // Over TCP, nothing can have arrived any more from a target that was broken before the end.
-        if status.is_success() && self.one_sided_copies_end_without_the_target().is_none() {
+        let copied_alone = self.copied_alone().filter(|_| status.is_success());
+        if status.is_success() && copied_alone.is_none() {
+            // The last bytes were on their way already.
             return Ok(None);
         }
         let (arrived_bytes, late_bytes, works_after) = self.after()?;
-        let note = if status.is_success() {
-            self.one_sided_copies_end_without_the_target().unwrap_or_default()
+        let note = if let Some(note) = copied_alone {
+            note
         } else if self.op == Op::Write && self.fault == FaultKind::Kill {
             "the target's memory is gone".to_owned()
         } else {
@@ -154,8 +155,8 @@ impl<'a> Scene<'a> {
         }))
     }
 
-    /// Where the initiator itself copies, a target that is stopped is in nobody's way.
-    fn one_sided_copies_end_without_the_target(&self) -> Option<String> {
+    /// Where our own side copies, a target that is stopped is in nobody's way; then this says so.
+    fn copied_alone(&self) -> Option<String> {
         let tcp = self.args.link.transport == crate::args::Transport::Tcp;
         (!tcp && self.fault != FaultKind::Cancel)
             .then(|| "the copy needs no help from the target's process".to_owned())
@@ -332,13 +333,19 @@ impl<'a> Scene<'a> {
         match self.op {
             Op::Read => {
                 let near = &self.pair.near;
+                // Counting and marking take a while. What changes meanwhile is seen at the starts of the pieces, the last
+                // ones first, since they are the last to arrive.
+                let starts = self.walk.pieces().iter().rev().map(|piece| Piece { length: PROBE, ..*piece });
+                let starts: Vec<Piece> = starts.collect();
+                let at_once = self.unmarked(&near.local, &starts)?;
                 let arrived = self.unmarked(&near.local, self.walk.pieces())?;
+                let early = self.unmarked(&near.local, &starts)?.saturating_sub(at_once);
                 self.fill(&near.local, self.walk.pieces(), true)?;
                 self.go_on()?;
                 let works = self.works_after()?;
                 self.settle()?;
                 let late = self.unmarked(&self.pair.near.local, self.walk.pieces())?;
-                Ok((Some(arrived), Some(late), works))
+                Ok((Some(arrived), Some(late + early), works))
             }
             Op::Write if killed => Ok((None, None, self.works_after()?)),
             Op::Write => {
