@@ -107,7 +107,7 @@ pub(crate) mod exports {
     #[cfg(feature = "shm")]
     pub use mori_shm::{
         HostFacts as ShmHostFacts, Obstacle as ShmObstacle, Secret as ShmSecret, ShmBackend, ShmConfig,
-        Tracers as ShmTracers,
+        Tracers as ShmTracers, bare_copy,
     };
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};

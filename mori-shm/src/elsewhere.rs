@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mori_core::{
-    Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, MemoryDesc, Region, RegionId,
-    Result, Session, TransferId, TransportBlob,
+    Attachment, Backend, BackendContext, Capabilities, EngineDesc, EngineKey, MemoryDesc, Op, Piece, Region,
+    RegionId, Result, Session, TransferId, TransportBlob,
 };
 
 use crate::config::ShmConfig;
@@ -51,6 +51,15 @@ impl ShmBackend {
 
     /// Does nothing.
     pub fn resume(&self) {}
+}
+
+/// Would copy between processes.
+///
+/// # Errors
+///
+/// [`ErrorKind::Unavailable`](mori_core::ErrorKind::Unavailable).
+pub fn bare_copy(_process: u32, _op: Op, _local: &Region, _address: u64, _pieces: &[Piece]) -> Result<()> {
+    Err(Obstacle::NotLinux.error())
 }
 
 impl Backend for ShmBackend {

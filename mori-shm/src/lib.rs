@@ -4,6 +4,8 @@
 #[cfg(target_os = "linux")]
 mod backend;
 #[cfg(target_os = "linux")]
+mod bare;
+#[cfg(target_os = "linux")]
 mod blob;
 mod config;
 #[cfg(target_os = "linux")]
@@ -47,9 +49,11 @@ mod wire;
 
 #[cfg(target_os = "linux")]
 pub use backend::ShmBackend;
+#[cfg(target_os = "linux")]
+pub use bare::bare_copy;
 pub use config::{Secret, ShmConfig, Tracers};
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::ShmBackend;
+pub use elsewhere::{ShmBackend, bare_copy};
 pub use obstacle::{HostFacts, Obstacle};
 
 /// Runs what may call into the application (an observer, a waker): a panic there must not take a thread of ours with it, and
