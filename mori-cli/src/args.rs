@@ -186,8 +186,8 @@ impl From<PiecesArg> for Pieces {
 /// How bytes move.
 #[derive(Debug, Clone, Args)]
 pub struct LinkArgs {
-    /// tcp, or xgmi between the GPUs of one node
-    #[arg(long, value_name = "NAME", default_value = "tcp", value_parser = parse_transport)]
+    /// auto (shm on one host, else tcp), shm, tcp or xgmi
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_transport)]
     pub transport: Transport,
     /// Device whose memory is used, with xgmi
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -228,6 +228,10 @@ impl LinkArgs {
 /// The transports of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transport {
+    /// Copies between processes where both are on one host and may, else TCP.
+    Auto,
+    /// Copies between the processes of one host.
+    Shm,
     /// TCP.
     Tcp,
     /// Peer access between the GPUs of one node.
@@ -237,6 +241,8 @@ pub enum Transport {
 impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Shm => "shm",
             Self::Tcp => "tcp",
             Self::Xgmi => "xgmi",
         })
@@ -282,10 +288,12 @@ fn parse_model(text: &str) -> Result<Model, String> {
 
 fn parse_transport(text: &str) -> Result<Transport, String> {
     match text {
+        "auto" => Ok(Transport::Auto),
+        "shm" => Ok(Transport::Shm),
         "tcp" => Ok(Transport::Tcp),
         "xgmi" => Ok(Transport::Xgmi),
-        "rdma" => Err("rdma is not available in this program; use tcp or xgmi".to_owned()),
-        _ => Err("the transports are tcp, rdma, xgmi, of which this program has tcp and xgmi".to_owned()),
+        "rdma" => Err("rdma is not available in this program; use tcp, shm or xgmi".to_owned()),
+        _ => Err("the transports are auto, shm, tcp and xgmi".to_owned()),
     }
 }
 
@@ -379,6 +387,10 @@ mod tests {
         assert_eq!(args.cache, Some(3 << 29));
         assert_eq!(args.shape.model().name, "deepseek-v3");
         assert_eq!(args.shape.pieces(), Pieces::Tensor);
+        for name in ["auto", "shm", "tcp"] {
+            assert_eq!(replay(&format!("--transport {name}")).link.transport.to_string(), name);
+        }
+        assert_eq!(replay("").link.transport, Transport::Auto);
         let args = replay("--transport xgmi --device 3 --pool-device 5");
         assert_eq!((args.link.transport, args.link.device), (Transport::Xgmi, 3));
         assert_eq!(args.pool_device, Some(5));

@@ -47,6 +47,12 @@ pub fn bench(args: &BenchArgs, stop: &Stop) -> Result<Exit, Failure> {
     if let Some(BenchCommand::Compare(args)) = &args.command {
         return compare::run(args);
     }
+    // A measurement is of one transport, whatever the machine has.
+    let mut args = args.clone();
+    if args.link.transport == Transport::Auto {
+        args.link.transport = Transport::Tcp;
+    }
+    let args = &args;
     let secret = node::read_secret(args.link.secret_file.as_deref())?;
     if args.baseline && args.link.transport != Transport::Tcp {
         let transport = args.link.transport;

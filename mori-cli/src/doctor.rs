@@ -14,6 +14,7 @@ pub mod finding;
 pub mod host;
 pub mod peer;
 pub mod rdma;
+pub mod shm;
 pub mod tcp;
 pub mod xgmi;
 
@@ -33,8 +34,13 @@ const BOUND: Duration = Duration::from_millis(1500);
 /// What is looked at: a section's name, and who looks.
 type Section = (&'static str, fn(&Root) -> Vec<Finding>);
 
-const SECTIONS: [Section; 4] =
-    [("host", host::look), ("tcp", tcp::look), ("rdma", rdma::look), ("xgmi", xgmi::look)];
+const SECTIONS: [Section; 5] = [
+    ("host", host::look),
+    ("shm", shm::look),
+    ("tcp", tcp::look),
+    ("rdma", rdma::look),
+    ("xgmi", xgmi::look),
+];
 
 /// All that is told.
 #[derive(Debug, Serialize)]

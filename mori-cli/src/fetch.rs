@@ -114,6 +114,10 @@ pub struct Remote {
     pub layout: Layout,
     /// The seed of its pattern, new with each start.
     pub seed: u64,
+    /// The transport that carries its blocks.
+    pub transport: String,
+    /// Why it is not copied from directly, if that was tried.
+    pub detour: Option<String>,
 }
 
 impl Remote {

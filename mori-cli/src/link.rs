@@ -250,9 +250,21 @@ fn connect(
     engine.add_peer(&peer).map_err(|error| error.to_string())?;
     let session = engine.session(pool.memory(), &memory).map_err(|error| error.to_string())?;
     tracing::info!(%address, pid = description.pid, backend = session.backend(), "connected");
-    let remote =
-        Remote { peer: format!("{address} (process {})", description.pid), layout, seed: description.seed };
+    let remote = Remote {
+        peer: format!("{address} (process {})", description.pid),
+        layout,
+        seed: description.seed,
+        transport: session.backend().to_owned(),
+        detour: detour(engine, pool, &memory),
+    };
     Ok(Link { session, key: peer.key, remote, cpu_before: before.map(|(_, time)| time) })
+}
+
+/// Why there are no copies between processes, if the engine could make them and does not.
+fn detour(engine: &Engine, pool: &Pool, memory: &MemoryDesc) -> Option<String> {
+    let report = engine.explain(pool.memory(), memory);
+    let direct = report.considered.into_iter().find(|considered| considered.backend == "shm")?;
+    direct.verdict.err().map(|why| why.message().to_owned())
 }
 
 impl Fetcher for EngineFetcher {

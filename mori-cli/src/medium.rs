@@ -1,9 +1,9 @@
-//! What bytes move over, and the memory that goes with it: TCP between pools of host memory, or XGMI between pools of device
-//! memory on one node.
+//! What bytes move over, and the memory that goes with it: copies between processes or TCP between pools of host memory, or
+//! XGMI between pools of device memory on one node.
 
 use mori_engine::{
-    Access, Engine, EngineBuilder, Memory, MemoryDesc, Region, Repoll, TcpConfig, WaitPolicy, XgmiConfig,
-    XgmiRuntime,
+    Access, Engine, EngineBuilder, Memory, MemoryDesc, Region, Repoll, ShmConfig, TcpConfig, WaitPolicy,
+    XgmiConfig, XgmiRuntime,
 };
 
 use crate::args::{LinkArgs, Transport};
@@ -18,6 +18,9 @@ pub struct Medium(Kind);
 #[derive(Debug, Clone)]
 enum Kind {
     Tcp(TcpConfig),
+    Shm(ShmConfig),
+    /// TCP, and copies between processes where they can be had.
+    Auto(TcpConfig, ShmConfig),
     Xgmi(DeviceChoice),
 }
 
@@ -42,6 +45,16 @@ impl Medium {
     /// TCP with this configuration.
     pub fn tcp(config: TcpConfig) -> Self {
         Self(Kind::Tcp(config))
+    }
+
+    /// Copies between processes, and nothing else.
+    pub fn shm(config: ShmConfig) -> Self {
+        Self(Kind::Shm(config))
+    }
+
+    /// Copies between processes where they can be had, else TCP.
+    pub fn auto(tcp: TcpConfig, shm: ShmConfig) -> Self {
+        Self(Kind::Auto(tcp, shm))
     }
 
     /// XGMI with the memory of a device; the HIP runtime is loaded here.
@@ -81,8 +94,25 @@ impl Medium {
     ///
     /// As [`Medium::xgmi`].
     pub fn of_replay(link: &LinkArgs, secret: Option<&crate::control::Secret>) -> Result<Self, Failure> {
+        Self::of(link, secret, "127.0.0.1:0".to_owned(), None)
+    }
+
+    /// The transport that the options name, listening on `bind` if it listens.
+    ///
+    /// # Errors
+    ///
+    /// As [`Medium::xgmi`].
+    pub fn of(
+        link: &LinkArgs,
+        secret: Option<&crate::control::Secret>,
+        bind: String,
+        advertise: Option<String>,
+    ) -> Result<Self, Failure> {
+        let tcp = || node::tcp_config(link, secret, bind, advertise);
         match link.transport {
-            Transport::Tcp => Ok(Self::tcp(node::tcp_config(link, secret, "127.0.0.1:0".to_owned(), None))),
+            Transport::Auto => Ok(Self::auto(tcp(), node::shm_config(link, secret))),
+            Transport::Shm => Ok(Self::shm(node::shm_config(link, secret))),
+            Transport::Tcp => Ok(Self::tcp(tcp())),
             Transport::Xgmi => Self::xgmi(link.device),
         }
     }
@@ -94,7 +124,7 @@ impl Medium {
     /// What the runtime says.
     pub fn devices(&self) -> Result<u32, Failure> {
         match &self.0 {
-            Kind::Tcp(_) => Ok(0),
+            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) => Ok(0),
             Kind::Xgmi(device) => {
                 let devices = device.runtime.devices().map_err(Failure::usage)?;
                 Ok(u32::try_from(devices.len()).unwrap_or(u32::MAX))
@@ -119,7 +149,7 @@ impl Medium {
     /// Where the pool is, for people.
     pub fn memory(&self) -> String {
         match &self.0 {
-            Kind::Tcp(_) => "host".to_owned(),
+            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) => "host".to_owned(),
             Kind::Xgmi(device) => device.name.clone(),
         }
     }
@@ -132,8 +162,8 @@ impl Medium {
     pub fn node(&self, name: &str, layout: &Layout, access: Access) -> Result<Node, Failure> {
         let engine = self.engine(name)?;
         let pool = match &self.0 {
-            Kind::Tcp(_) => Pool::Host(node::allocate(&engine, layout, access)?),
             Kind::Xgmi(device) => device.pool(&engine, layout, access)?,
+            _ => Pool::Host(node::allocate(&engine, layout, access)?),
         };
         Ok(Node { engine, pool })
     }
@@ -144,7 +174,13 @@ impl Medium {
     ///
     /// When the transport cannot start.
     pub fn engine(&self, name: &str) -> Result<Engine, Failure> {
-        self.add(Engine::builder(name)).build().map_err(Failure::server)
+        let engine = self.add(Engine::builder(name)).build().map_err(Failure::server)?;
+        if let Kind::Auto(_, shm) = &self.0
+            && let Err(error) = engine.add_shm(shm.clone())
+        {
+            tracing::info!(%error, "no copies between processes here");
+        }
+        Ok(engine)
     }
 
     /// Memory of this many bytes, registered with an engine of this medium.
@@ -154,14 +190,15 @@ impl Medium {
     /// When there is not as much.
     pub fn buffer(&self, engine: &Engine, bytes: u64, access: Access) -> Result<Pool, Failure> {
         match &self.0 {
-            Kind::Tcp(_) => Ok(Pool::Host(node::allocate_bytes(engine, bytes, access)?)),
             Kind::Xgmi(device) => device.buffer(engine, bytes, access),
+            _ => Ok(Pool::Host(node::allocate_bytes(engine, bytes, access)?)),
         }
     }
 
     fn add(&self, builder: EngineBuilder) -> EngineBuilder {
         match &self.0 {
-            Kind::Tcp(config) => builder.tcp(config.clone()),
+            Kind::Tcp(config) | Kind::Auto(config, _) => builder.tcp(config.clone()),
+            Kind::Shm(config) => builder.shm(config.clone()),
             // The backend has no notifier, so a wait polls again and again instead of once more at its end.
             Kind::Xgmi(_) => builder
                 .xgmi(XgmiConfig::default())

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mori_engine::{Access, Engine, Memory, Secret as TcpSecret, TcpConfig};
+use mori_engine::{Access, Engine, Memory, Secret as TcpSecret, ShmConfig, ShmSecret, TcpConfig};
 
 use crate::args::LinkArgs;
 use crate::control::Secret;
@@ -54,6 +54,16 @@ pub fn tcp_config(
         peer_timeout: link.peer_timeout,
         secret: secret.map(|secret| TcpSecret::new(secret.bytes())),
         ..TcpConfig::default()
+    }
+}
+
+/// The configuration of copies between processes.
+pub fn shm_config(link: &LinkArgs, secret: Option<&Secret>) -> ShmConfig {
+    ShmConfig {
+        threads: usize::from(link.threads),
+        peer_timeout: link.peer_timeout,
+        secret: secret.map(|secret| ShmSecret::new(secret.bytes())),
+        ..ShmConfig::default()
     }
 }
 

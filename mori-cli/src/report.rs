@@ -30,6 +30,9 @@ pub struct Setup {
     pub pool_blocks: u32,
     /// The transport.
     pub transport: String,
+    /// Why it is not the shortest one, if that was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detour: Option<String>,
     /// Where the cache is: `host`, or a device by number and bus id. A simulated device is called that.
     pub memory: String,
     /// The serving process: address and process id.
@@ -201,6 +204,9 @@ impl Report<'_> {
         row("block", format!("{} in {} pieces", bytes(setup.block_bytes), setup.block_pieces));
         row("cache, pool", format!("{}, {} blocks", setup.cache_blocks, setup.pool_blocks));
         row("peer", format!("{} over {}", setup.peer, setup.transport));
+        if let Some(why) = &setup.detour {
+            row("not over shm", why.clone());
+        }
         row("memory", setup.memory.clone());
         row("requests done", tally.requests_done.to_string());
         row("requests failed", tally.requests_failed.to_string());
@@ -286,6 +292,7 @@ mod tests {
             cache_blocks: 100,
             pool_blocks: 200,
             transport: "tcp".to_owned(),
+            detour: None,
             memory: "host".to_owned(),
             peer: "127.0.0.1:5 (process 6)".to_owned(),
             verified: true,

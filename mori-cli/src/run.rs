@@ -113,7 +113,8 @@ fn replay(args: &ReplayArgs, stop: &Stop) -> Result<Exit, Failure> {
         block_pieces: shape.pieces(),
         cache_blocks: layout.slots(),
         pool_blocks: remote_layout.slots(),
-        transport: args.link.transport.to_string(),
+        transport: fetcher.remote().transport.clone(),
+        detour: fetcher.remote().detour.clone(),
         memory: medium.memory(),
         peer: fetcher.remote().peer.clone(),
         verified: !args.no_verify,
@@ -132,7 +133,10 @@ fn replay(args: &ReplayArgs, stop: &Stop) -> Result<Exit, Failure> {
     let cpu_replay = machine::cpu_time().saturating_sub(cpu_before);
     screen.clear();
     // It may have been restarted, with another pool.
-    setup.peer.clone_from(&fetcher.remote().peer);
+    let remote = fetcher.remote();
+    setup.peer.clone_from(&remote.peer);
+    setup.transport.clone_from(&remote.transport);
+    setup.detour.clone_from(&remote.detour);
     setup.pool_blocks = fetcher.remote().layout.slots();
 
     let (exit, reason) = verdict(&tally, &end);

@@ -104,20 +104,20 @@ fn scratch(
 
 /// What the data goes over. The memory of devices is shared within a node, so nobody connects to it.
 fn medium(args: &ServeArgs, secret: Option<&Secret>, control: SocketAddr) -> Result<Medium, Failure> {
-    if args.link.transport == Transport::Xgmi {
+    if matches!(args.link.transport, Transport::Xgmi | Transport::Shm) {
         let given = [("--data-listen", &args.data_listen), ("--advertise", &args.advertise)];
         if let Some((option, _)) = given.into_iter().find(|(_, value)| value.is_some()) {
             return Err(Failure::usage(format!(
-                "{option} is of no use with --transport xgmi, which has no data connections; leave it out"
+                "{option} is of no use with --transport {}, which has no data connections; leave it out",
+                args.link.transport
             )));
         }
-        return Medium::xgmi(args.link.device);
     }
     let data = match &args.data_listen {
         Some(data) => data.clone(),
         None => SocketAddr::new(control.ip(), 0).to_string(),
     };
-    Ok(Medium::tcp(node::tcp_config(&args.link, secret, data, args.advertise.clone())))
+    Medium::of(&args.link, secret, data, args.advertise.clone())
 }
 
 struct Served {

@@ -27,7 +27,7 @@ fn every_section_is_told_and_what_is_absent_says_why_and_what_to_do() {
         [("MORI_HIP_LIBRARY", "/nowhere/libamdhip64.so"), ("MORI_VERBS_LIBRARY", "/nowhere/libibverbs.so.1")];
     let ran = doctor(&[], &nowhere);
     assert_eq!((ran.code(), ran.err.as_str()), (0, ""), "{}", ran.out);
-    for heading in ["host", "tcp", "rdma", "xgmi"] {
+    for heading in ["host", "shm", "tcp", "rdma", "xgmi"] {
         assert!(ran.out.lines().any(|line| line == heading), "{heading}: {}", ran.out);
     }
     let library = ran.out.lines().find(|line| line.contains("HIP library")).expect("told");
@@ -104,15 +104,17 @@ fn a_peer_is_read_from_over_each_transport_that_it_offers() {
     let json = ran.json();
     let peer = &json["peer"];
     assert_eq!((&peer["usable"], &peer["target"]), (&true.into(), &server.address.as_str().into()));
-    assert_eq!(finding(&peer["steps"], "peer", "tcp")["verdict"], "ok");
+    for transport in ["shm", "tcp"] {
+        assert_eq!(finding(&peer["steps"], "peer", transport)["verdict"], "ok", "{peer}");
+    }
     let xgmi = finding(&peer["steps"], "peer", "xgmi");
     assert_eq!(xgmi["verdict"], "absent");
     assert!(xgmi["found"].as_str().expect("text").contains("start it with --transport xgmi"), "{xgmi}");
     let reads = peer["reads"].as_array().expect("a list");
     let sizes: Vec<_> = reads.iter().map(|read| read["bytes"].as_u64().expect("a number")).collect();
-    assert_eq!(sizes, [8, 64 << 10, 1 << 20]);
+    assert_eq!(sizes, [8, 64 << 10, 1 << 20].repeat(2));
     assert!(reads.iter().all(|read| read["micros"].as_f64().expect("a number") > 0.0));
-    assert!(peer["route"].as_str().expect("text").contains("over tcp"), "{peer}");
+    assert!(peer["route"].as_str().expect("text").contains("over shm"), "{peer}");
 
     let ran = doctor(&["--peer", &server.address], &[]);
     assert_eq!(ran.code(), 0);
@@ -172,7 +174,7 @@ fn a_secret_is_needed_where_the_peer_has_one() {
     let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("text").to_owned();
     let server = Serving::start(&["--pool-blocks", "4", "--secret-file", &path(&right)]);
     for (secret, code, says) in [
-        (Some(path(&right)), 0, "over tcp"),
+        (Some(path(&right)), 0, "over shm"),
         (Some(path(&wrong)), 7, "the secret is not the one"),
         (None, 7, "requires a secret"),
     ] {

@@ -126,11 +126,30 @@ fn a_stopped_server_that_goes_on_fails_nothing() {
 #[test]
 fn a_server_stopped_for_good_is_lost_at_the_peer_timeout() {
     let server = Serving::start(&["--pool-blocks", "64"]);
-    let replay = endless(&server.address, &["--peer-timeout", "0.3", "--timeout", "600"]);
+    // Copies between processes go on while the server is stopped.
+    let args = ["--peer-timeout", "0.3", "--timeout", "600", "--transport", "tcp"];
+    let replay = endless(&server.address, &args);
     server.running.signal(Signal::STOP);
     let ran = replay.finish();
     assert_eq!(ran.code(), 5, "{}", ran.err);
     assert!(ran.err.contains("silent"), "{}", ran.err);
+}
+
+#[test]
+fn a_stopped_server_delays_no_copies_between_processes() {
+    let server = Serving::start(&["--pool-blocks", "64"]);
+    // The first request comes a second after the connection, so all of them find the server stopped.
+    let text = r#"{"timestamp": 1000, "input_length": 512, "output_length": 1, "hash_ids": [5]}"#;
+    let trace = common::file(text);
+    let args = ["replay", "--trace", path(&trace), "--speed", "1", "--target", &server.address, "--json"];
+    let mut replay = Running::start(&args, &[("MORI_LOG", "mori_cli=info,error")]);
+    replay.hear("connected");
+    server.running.signal(Signal::STOP);
+    until("it stops", || state(server.running.pid()) == Some('T'));
+    let ran = replay.finish();
+    assert_eq!(ran.code(), 0, "{}", ran.err);
+    let json = ran.json();
+    assert_eq!((&json["setup"]["transport"], &json["requests"]["done"]), (&"shm".into(), &1.into()));
 }
 
 #[test]
@@ -141,7 +160,9 @@ fn requests_to_a_stopped_server_are_late_at_their_bound_and_the_replay_goes_on()
     let text: Vec<String> = ["5", "6"].map(|id| text.replace("ID", id)).into();
     let trace = common::file(&text.join("\n"));
     let args = ["replay", "--trace", path(&trace), "--speed", "1", "--target", &server.address, "--json"];
-    let args = [args.as_slice(), &["--timeout", "0.2", "--peer-timeout", "600"]].concat();
+    // Copies between processes go on while the server is stopped.
+    let tcp = ["--timeout", "0.2", "--peer-timeout", "600", "--transport", "tcp"];
+    let args = [args.as_slice(), &tcp].concat();
     let mut replay = Running::start(&args, &[("MORI_LOG", "mori_cli=info,error")]);
     replay.hear("connected");
     server.running.signal(Signal::STOP);

@@ -31,6 +31,29 @@ fn a_generated_trace_is_replayed_with_every_byte_verified() {
     assert!(json["cpu_seconds"]["serve"].as_f64().expect("known") > 0.0);
 }
 
+/// On one host the blocks are copied from one process to the other, unless told otherwise; the report says so.
+#[test]
+fn the_transport_is_chosen_or_named() {
+    for (transport, taken) in [("auto", "shm"), ("shm", "shm"), ("tcp", "tcp")] {
+        let ran = replay(&["--requests", "10", "--pool-blocks", "50", "--json", "--transport", transport]);
+        let json = good(&ran);
+        assert_eq!(json["setup"]["transport"], taken);
+        assert_eq!(json["setup"]["detour"], Value::Null);
+        assert_eq!(json["failures"]["wrong_bytes"], 0);
+    }
+    let server = Serving::start(&["--pool-blocks", "50", "--transport", "tcp"]);
+    let target = ["--target", server.address.as_str()];
+    let ran = run(&[["replay", "--requests", "10"].as_slice(), &target, &["--json"]].concat());
+    let json = good(&ran);
+    assert_eq!(json["setup"]["transport"], "tcp");
+    assert!(json["setup"]["detour"].as_str().expect("a reason").contains("shm"), "{json}");
+    let ran = run(&[["replay", "--requests", "10"].as_slice(), &target].concat());
+    assert!(ran.out.contains("over tcp") && ran.out.contains("not over shm"), "{}", ran.out);
+    let ran = run(&[["replay", "--transport", "shm"].as_slice(), &target].concat());
+    assert_ne!(ran.code(), 0, "{}", ran.out);
+    assert!(ran.err.contains("shm"), "{}", ran.err);
+}
+
 #[test]
 fn equal_seeds_give_equal_runs() {
     let blocks = |seed: &str| {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use mori_engine::{
-    Access, Clock, Engine, EngineDesc, MemoryDesc, Piece, Secret as TcpSecret, Session, TcpConfig,
-    TransferOptions,
+    Access, Clock, Engine, EngineDesc, MemoryDesc, Piece, Secret as TcpSecret, Session, ShmConfig, ShmSecret,
+    TcpConfig, TransferOptions,
 };
 use serde::Serialize;
 
@@ -23,7 +23,7 @@ const ROUNDS: u32 = 5;
 
 /// The transports of this program, the one that an engine prefers first, and how an engine with only that one is made.
 type Maker = fn(Option<&Secret>, Duration) -> Result<Medium, String>;
-const TRANSPORTS: [(&str, Maker); 2] = [("xgmi", xgmi), ("tcp", tcp)];
+const TRANSPORTS: [(&str, Maker); 3] = [("xgmi", xgmi), ("shm", shm), ("tcp", tcp)];
 
 /// What was tried with a peer, and what came of it.
 #[derive(Debug, Serialize)]
@@ -300,11 +300,14 @@ impl Peer {
                 (engine, medium, absent)
             }
         };
+        let no_copies = engine.add_shm(shm_config(secret, left)?).err();
         engine.add_peer(&self.engine).map_err(|error| error.to_string())?;
         let pool = medium.buffer(&engine, 4096, Access::LOCAL).map_err(|failure| failure.message)?;
         let mut text = engine.explain(pool.memory(), &self.memory).to_string();
-        if let Some(error) = absent {
-            text.push_str(&format!("\n  xgmi: not on this machine, because {}", error.message()));
+        for (transport, error) in [("xgmi", absent), ("shm", no_copies)] {
+            if let Some(error) = error {
+                text.push_str(&format!("\n  {transport}: not on this machine, because {}", error.message()));
+            }
         }
         engine.shutdown();
         Ok(text)
@@ -321,6 +324,19 @@ fn tcp_config(secret: Option<&Secret>, left: Duration) -> Result<TcpConfig, Stri
 
 fn tcp(secret: Option<&Secret>, left: Duration) -> Result<Medium, String> {
     tcp_config(secret, left).map(Medium::tcp)
+}
+
+fn shm_config(secret: Option<&Secret>, left: Duration) -> Result<ShmConfig, String> {
+    if left.is_zero() {
+        return Err("the time is up".to_owned());
+    }
+    let secret = secret.map(|secret| ShmSecret::new(secret.bytes()));
+    let connect_timeout = left.max(Duration::from_millis(1));
+    Ok(ShmConfig { secret, connect_timeout, ..ShmConfig::default() })
+}
+
+fn shm(secret: Option<&Secret>, left: Duration) -> Result<Medium, String> {
+    shm_config(secret, left).map(Medium::shm)
 }
 
 fn xgmi(_: Option<&Secret>, left: Duration) -> Result<Medium, String> {

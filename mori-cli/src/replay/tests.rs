@@ -44,7 +44,8 @@ fn shape() -> Shape {
 }
 
 fn remote(slots: u32, seed: u64) -> Remote {
-    Remote { peer: format!("peer-{seed}"), layout: Layout::new(shape(), slots).expect("fits"), seed }
+    let (layout, transport) = (Layout::new(shape(), slots).expect("fits"), "tcp".to_owned());
+    Remote { peer: format!("peer-{seed}"), layout, seed, transport, detour: None }
 }
 
 impl<'a> Fake<'a> {
