@@ -84,6 +84,9 @@ pub struct RdmaConfig {
     pub max_chain: usize,
     /// Work requests that a queue pair holds at a time. The device's own limit holds as well.
     pub send_queue: u32,
+    /// Bytes that a queue pair has in flight at a time; one request more may begin below it. Enough for the way to the peer is
+    /// enough: what is queued in the card can no longer take another way, and delays whoever comes next.
+    pub window_bytes: u64,
     /// The most local ranges in a work request. The device's own limit holds as well.
     pub max_sge: u32,
     /// The most transfers to one peer that may be in progress; further ones fail at once, with `SQ full` in their message.
@@ -151,6 +154,7 @@ impl Default for RdmaConfig {
             chunk_bytes: 1 << 20,
             max_chain: 64,
             send_queue: 512,
+            window_bytes: 8 << 20,
             max_sge: 16,
             max_transfers: 1 << 16,
             admission_timeout: Duration::from_secs(30),
@@ -187,6 +191,7 @@ impl RdmaConfig {
             ((4096..=1 << 30).contains(&self.chunk_bytes), "chunk_bytes must be 4 KiB to 1 GiB"),
             ((1..=1024).contains(&self.max_chain), "max_chain must be 1 to 1024"),
             ((1..=1 << 15).contains(&self.send_queue), "send_queue must be 1 to 32768"),
+            (self.window_bytes > 0, "window_bytes must be greater than zero"),
             ((1..=256).contains(&self.max_sge), "max_sge must be 1 to 256"),
             (self.max_transfers > 0, "max_transfers must be greater than zero"),
             (timeout(self.admission_timeout), "admission_timeout must be 10 ms to a year"),
@@ -225,6 +230,7 @@ mod tests {
             (RdmaConfig { chunk_bytes: 1, ..good.clone() }, "chunk_bytes"),
             (RdmaConfig { max_chain: 0, ..good.clone() }, "max_chain"),
             (RdmaConfig { send_queue: 0, ..good.clone() }, "send_queue"),
+            (RdmaConfig { window_bytes: 0, ..good.clone() }, "window_bytes"),
             (RdmaConfig { max_sge: 0, ..good.clone() }, "max_sge"),
             (RdmaConfig { max_transfers: 0, ..good.clone() }, "max_transfers"),
             (RdmaConfig { admission_timeout: Duration::ZERO, ..good.clone() }, "admission_timeout"),

@@ -95,7 +95,14 @@ impl Peer {
             return Err(error);
         }
         let depth = active.pair.capacities().send_requests.min(nic.limits.requests);
-        Ok(Lane::new(number, nic.index, remote, usize::try_from(depth).unwrap_or(1), active))
+        Ok(Lane::new(
+            number,
+            nic.index,
+            remote,
+            usize::try_from(depth).unwrap_or(1),
+            core.config.window_bytes,
+            active,
+        ))
     }
 }
 

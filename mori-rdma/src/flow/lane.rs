@@ -140,8 +140,9 @@ pub(crate) struct Lane {
     pub(crate) queue: SendQueue<Work>,
     pub(crate) wire: Option<Arc<dyn Wire>>,
     pub(crate) drain: Option<Drain>,
-    /// Bytes that are posted.
+    /// Bytes that are posted, and how many may be.
     pub(crate) load: u64,
+    pub(crate) window: u64,
     pub(crate) free_slots: Vec<u16>,
     pub(crate) messages: HashMap<u16, Sent>,
     /// Until when nothing is posted, because the device said that its queue was full.
@@ -149,7 +150,14 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(number: u32, path: usize, remote: usize, depth: usize, wire: Arc<dyn Wire>) -> Self {
+    pub(crate) fn new(
+        number: u32,
+        path: usize,
+        remote: usize,
+        depth: usize,
+        window: u64,
+        wire: Arc<dyn Wire>,
+    ) -> Self {
         let free_slots = (0..wire.message_slots()).rev().collect();
         Self {
             number,
@@ -159,6 +167,7 @@ impl Lane {
             wire: Some(wire),
             drain: None,
             load: 0,
+            window,
             free_slots,
             messages: HashMap::new(),
             full_until: None,
@@ -171,6 +180,11 @@ impl Lane {
 
     /// Whether a chain can be posted now.
     pub(crate) fn has_room(&self) -> bool {
+        self.can_send() && self.load < self.window
+    }
+
+    /// Whether a message can be posted now, whatever is in flight.
+    pub(crate) fn can_send(&self) -> bool {
         self.is_up() && self.queue.credits() > 0 && self.full_until.is_none()
     }
 

@@ -26,7 +26,7 @@ impl Flow {
 
     /// Sends the message of a transfer; `false` if it has to wait.
     fn send_message(&mut self, key: u64, now: Instant, out: &mut Actions) -> bool {
-        let lane = self.lanes.iter().position(|lane| lane.has_room() && !lane.free_slots.is_empty());
+        let lane = self.lanes.iter().position(|lane| lane.can_send() && !lane.free_slots.is_empty());
         let Some(at) = lane else {
             // Slots come back with answers. Without any lane, one has to be made first.
             return match self.choose(None, now, out) {

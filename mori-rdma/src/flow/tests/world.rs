@@ -226,7 +226,7 @@ impl World {
                     for _ in 0..missing {
                         let device = Arc::new(Mutex::new(Device::default()));
                         let wire = Arc::new(FakeWire(Arc::clone(&device)));
-                        lanes.push(Lane::new(self.next_lane, path, path, self.depth, wire));
+                        lanes.push(Lane::new(self.next_lane, path, path, self.depth, 100_000, wire));
                         self.devices.push((self.next_lane, device));
                         self.next_lane += 1;
                     }
