@@ -22,6 +22,7 @@ pub mod table;
 mod testing;
 pub mod times;
 pub mod verify;
+pub mod yardstick;
 
 use args::{BenchArgs, BenchCommand};
 use measure::{Effort, Trouble};
@@ -54,7 +55,7 @@ pub fn bench(args: &BenchArgs, stop: &Stop) -> Result<Exit, Failure> {
     }
     let args = &args;
     let secret = node::read_secret(args.link.secret_file.as_deref())?;
-    if args.baseline && args.link.transport != Transport::Tcp {
+    if args.baseline && args.link.transport == Transport::Xgmi {
         let transport = args.link.transport;
         return Err(Failure::usage(format!("there is no --baseline for {transport}; leave it out")));
     }
@@ -166,7 +167,7 @@ impl<'a> Sweep<'a> {
         if let Some(marked) = marked {
             marked.after(pair, &walk, measured.covered, self.args.timeout, self.stop)?;
         }
-        let raw = measure::measure_raw(pair, *row, &measured)?;
+        let raw = measure::measure_raw(pair, *row, &walk, &measured)?;
         sum.add(&measured, raw);
         self.screen.step();
         Ok(())
@@ -212,7 +213,7 @@ fn setup(args: &BenchArgs, site: &Site, peer: String) -> Setup {
         iterations: args.iterations,
         repeat: args.repeat(),
         verified: args.verify,
-        baseline: args.baseline.then(|| "sockets".to_owned()),
+        baseline: args.baseline.then(|| site.yardstick().to_owned()),
         processors: std::thread::available_parallelism().map_or(1, usize::from),
     }
 }

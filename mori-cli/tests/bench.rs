@@ -329,6 +329,32 @@ fn one_fault_in_one_direction_is_a_table_of_one_row() {
     }
 }
 
+#[test]
+fn copies_between_processes_are_measured_beside_bare_ones() {
+    let args = ["--transport", "shm", "--sizes", "4KiB,128KiB", "--batches", "1,8", "--threads", "3"];
+    let ran = bench(&[args.as_slice(), &["--baseline", "--verify", "--json"]].concat());
+    for row in rows(&ran) {
+        let raw = &row["raw"];
+        let single = row["batch"] == 1 && row["size"] == 4096;
+        assert_eq!(raw["shape"], if single { "round_trip" } else { "stream" }, "{row}");
+        assert!(raw["ratio"].as_f64() > Some(0.0), "{row}");
+    }
+    let setup = &ran.json()["setup"];
+    assert_eq!((&setup["transport"], &setup["baseline"]), (&"shm".into(), &"copies".into()));
+}
+
+#[test]
+fn copies_between_processes_leave_no_late_byte() {
+    let args = ["--transport", "shm", "--fault", "all", "--total", "128MiB", "--peer-timeout", "1", "--json"];
+    let ran = run(&[&["bench"], args.as_slice()].concat());
+    assert_eq!(ran.err, "", "{}", ran.out);
+    for fault in faults(&ran) {
+        let none = fault["fault"] == "cut" || (fault["fault"] == "kill" && fault["op"] == "write");
+        assert_eq!(fault["late_bytes"], if none { Value::Null } else { 0.into() }, "{fault}");
+        assert_eq!(fault["works_after"], true, "{fault}");
+    }
+}
+
 /// Runs a measurement on the simulated HIP runtime.
 fn over_xgmi(args: &[&str]) -> Ran {
     let library = Simulation::find().expect("the simulation is built with the tests");

@@ -109,7 +109,7 @@ pub struct BenchArgs {
     /// Compare the bytes that were read and written
     #[arg(long)]
     pub verify: bool,
-    /// Measure raw blocking sockets beside each row
+    /// Measure raw sockets (with shm, bare copies) beside each row
     #[arg(long)]
     pub baseline: bool,
     /// Break transfers instead, by stop, kill, cut, cancel or all

@@ -1,4 +1,4 @@
-//! One row of one repetition: transfers through the engine, and raw sockets beside them.
+//! One row of one repetition: transfers through the engine, and the yardstick beside them.
 //!
 //! Each worker keeps its transfers in flight and waits for the oldest with the engine's `wait_all`; nothing here looks again
 //! and again whether something is done.
@@ -24,7 +24,7 @@ const STOP_LOOK: Duration = Duration::from_millis(100);
 const SETTLE: Duration = Duration::from_secs(1);
 /// Parts of the time of a row, the fastest of which is its best throughput.
 const PARTS: u32 = 10;
-/// Raw sockets move at least so many bytes, or make at least so many round trips; a part of that many goes before.
+/// The yardstick moves at least so many bytes, or makes at least so many round trips; a part of that many goes before.
 const MIN_RAW_BYTES: u64 = 32 << 20;
 const MIN_RAW_TRIPS: u64 = 200;
 const RAW_WARM_UP: u64 = 4;
@@ -91,7 +91,7 @@ pub struct Measured {
     pub far_cpu: Option<Duration>,
 }
 
-/// What raw sockets gave beside it.
+/// What the yardstick gave beside it.
 #[derive(Debug)]
 pub struct RawMeasured {
     /// How long round trips took; none for a stream.
@@ -152,19 +152,25 @@ fn best(ends: &[Duration], bytes: u64) -> f64 {
     best
 }
 
-/// Measures the raw sockets of a pair in the shape of a row; none when it has none.
+/// Measures the yardstick of a pair in the shape of a row; none when it has none.
 ///
 /// # Errors
 ///
-/// [`Trouble::Failed`] when they break.
-pub fn measure_raw(pair: &mut Pair, row: Row, ours: &Measured) -> Result<Option<RawMeasured>, Trouble> {
+/// [`Trouble::Failed`] when it breaks.
+pub fn measure_raw(
+    pair: &mut Pair,
+    row: Row,
+    walk: &Walk,
+    ours: &Measured,
+) -> Result<Option<RawMeasured>, Trouble> {
     let Some(mut raw) = pair.raw.take() else { return Ok(None) };
+    let least = MIN_RAW_BYTES.div_ceil(row.bytes().max(1));
     let trips = row.batch == 1 && row.size <= MAX_ROUND_TRIP;
-    let broken = |error| Failure { exit: Exit::Failed, message: format!("the raw sockets broke: {error}") };
+    let broken = |error| Failure { exit: Exit::Failed, message: format!("the baseline broke: {error}") };
     let warm = if trips {
-        raw.trips(row.op, row.size, MIN_RAW_TRIPS / RAW_WARM_UP, &mut Times::new())
+        raw.trips(row, walk, MIN_RAW_TRIPS / RAW_WARM_UP, &mut Times::new())
     } else {
-        raw.stream(row.op, MIN_RAW_BYTES / RAW_WARM_UP)
+        raw.stream(row, walk, least.div_ceil(RAW_WARM_UP))
     };
     warm.map_err(broken).map_err(Trouble::Failed)?;
     let far_before = pair.far_cpu();
@@ -172,11 +178,11 @@ pub fn measure_raw(pair: &mut Pair, row: Row, ours: &Measured) -> Result<Option<
     let mut times = None;
     let moved = if trips {
         let count = ours.times.count().max(MIN_RAW_TRIPS);
-        let took = raw.trips(row.op, row.size, count, times.insert(Times::new()));
+        let took = raw.trips(row, walk, count, times.insert(Times::new()));
         took.map(|took| (count.saturating_mul(row.size), took))
     } else {
-        let bytes = ours.times.count().saturating_mul(row.bytes()).max(MIN_RAW_BYTES);
-        raw.stream(row.op, bytes).map(|took| (bytes, took))
+        let count = ours.times.count().max(least);
+        raw.stream(row, walk, count).map(|took| (count.saturating_mul(row.bytes()), took))
     };
     let near_cpu = machine::cpu_time().saturating_sub(near_before);
     let far_cpu = pair.far_cpu().zip(far_before).map(|(after, before)| after.saturating_sub(before));

@@ -10,6 +10,8 @@ use mori_engine::{
 use super::args::BenchArgs;
 use super::plan::Op;
 use super::raw::RawClient;
+use super::yardstick::{BareCopies, Yardstick};
+use crate::args::Transport;
 use crate::control::Secret;
 use crate::failure::Failure;
 use crate::link::{Launch, Server};
@@ -27,6 +29,8 @@ pub struct Site {
     /// The target's address.
     target: Option<String>,
     connections: u16,
+    threads: u16,
+    transport: Transport,
     /// Bytes of our memory.
     total: u64,
     baseline: bool,
@@ -51,10 +55,17 @@ impl Site {
             launch,
             target: args.target.clone(),
             connections: args.link.connections,
+            threads: args.link.threads,
+            transport: args.link.transport,
             total: args.total(),
             baseline: args.baseline,
             sessions: !args.no_session,
         })
+    }
+
+    /// What a baseline is made of.
+    pub fn yardstick(&self) -> &'static str {
+        if self.transport == Transport::Shm { "copies" } else { "sockets" }
     }
 
     /// Starts a serving process, with further options, unless there is a target.
@@ -108,7 +119,12 @@ impl Site {
         let near = self.near(&peer, source, sink)?;
         let raw = match (self.baseline, scratch.raw_port) {
             (false, _) => None,
-            (true, Some(port)) => Some(self.raw(host(address), port)?),
+            (true, _) if self.transport == Transport::Shm => {
+                let local = near.local.memory().region().clone();
+                let pid = description.pid;
+                Some(Yardstick::Copies(BareCopies::new(pid, local, &near.source, &near.sink, self.threads)))
+            }
+            (true, Some(port)) => Some(Yardstick::Sockets(self.raw(host(address), port)?)),
             (true, None) => {
                 return Err(Failure::server(format!(
                     "{address} does not listen for raw sockets; start it with --raw-listen, or leave out --baseline"
@@ -154,7 +170,7 @@ fn launch(args: &BenchArgs, medium: &Medium) -> Result<Launch, Failure> {
     let mut command: Vec<OsString> =
         ["serve", "--exit-with-parent", "--pool-blocks", "1", "--scratch"].map(OsString::from).into();
     command.push(args.total().to_string().into());
-    if args.baseline {
+    if args.baseline && args.link.transport == Transport::Tcp {
         command.extend(["--raw-listen", "127.0.0.1:0"].map(OsString::from));
     }
     if !args.fault.is_empty() {
@@ -216,8 +232,8 @@ pub struct Pair {
     pub seed: u64,
     /// The serving process, for people.
     pub peer: String,
-    /// Raw sockets to it, if they are wanted.
-    pub raw: Option<RawClient>,
+    /// What is measured beside it, if anything.
+    pub raw: Option<Yardstick>,
     secret: Option<Secret>,
     /// The serving process.
     pub server: Server,

@@ -154,7 +154,14 @@ fn raw_line(report: &Report, op: Op) -> Line {
     for points in [&mut rates, &mut times] {
         points.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    Line { name: format!("{op}, raw sockets"), ink: RAW, dashed: op == Op::Write, rings: false, rates, times }
+    Line {
+        name: format!("{op}, raw {}", report.setup.baseline.as_deref().unwrap_or("limit")),
+        ink: RAW,
+        dashed: op == Op::Write,
+        rings: false,
+        rates,
+        times,
+    }
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;

@@ -62,7 +62,7 @@ pub struct Setup {
     pub repeat: u32,
     /// Whether bytes were verified.
     pub verified: bool,
-    /// What `raw` is: `sockets`, if anything.
+    /// What `raw` is: `sockets` or `copies`, if anything.
     pub baseline: Option<String>,
     /// Processors that this process may use.
     pub processors: usize,
@@ -86,7 +86,7 @@ pub struct RowReport {
     pub cpu_seconds: CpuSeconds,
     /// What each repetition gave.
     pub repetitions: Vec<Repetition>,
-    /// The same by raw sockets.
+    /// The same by the baseline.
     pub raw: Option<RawReport>,
 }
 
@@ -136,11 +136,11 @@ pub struct Repetition {
     pub gb_per_s: f64,
     /// The median of the times of a transfer.
     pub p50_us: f64,
-    /// Throughput of raw sockets.
+    /// Throughput of the baseline.
     pub raw_gb_per_s: Option<f64>,
 }
 
-/// A row by raw sockets.
+/// A row by the baseline.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RawReport {
     /// `round_trip` or `stream`.
