@@ -1,10 +1,12 @@
 //! The initiator's end of a connection, as its I/O thread sees it: connecting, greeting, reading answers, stopping
 //! requests, noticing that the peer is gone.
 
+mod lend;
+
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ use crate::shared::Shared;
 use crate::sys::Scatter;
 use crate::transfer::Transfer;
 use crate::wire::{HEADER, Header, Kind, LAST, malformed};
-use crate::worker::{Command, TURN_BUDGET};
+use crate::worker::TURN_BUDGET;
 
 pub(crate) struct Initiator {
     pub(crate) lane: Arc<Lane>,
@@ -231,66 +233,6 @@ impl Initiator {
             self.alive(shared.clock.now());
         }
         result
-    }
-
-    /// Takes the socket off the list of what its I/O thread is told about, so that the calling thread can read it; `false` if
-    /// that cannot be now.
-    pub(crate) fn take(&mut self) -> bool {
-        self.room.is_some()
-            && !self.broken
-            && self.lane.socket().is_some_and(|socket| {
-                self.lane.worker.registry.deregister(&mut SourceFd(&socket.as_raw_fd())).is_ok()
-            })
-    }
-
-    /// Reads what has come since the last look; `true` if that was anything. For the thread that took the socket.
-    ///
-    /// # Errors
-    ///
-    /// Why the connection has to be closed; it is not read again.
-    pub(crate) fn look(&mut self, shared: &Arc<Shared>) -> Result<bool> {
-        let before = self.reader.read;
-        let mut stepped = self.step(shared);
-        if let Ok(false) = stepped {
-            // Nothing is left of what was read ahead; the system does not tell this thread that there is more.
-            self.reader.readable(false);
-            stepped = self.step(shared);
-        }
-        self.broken |= stepped.is_err();
-        let more = stepped?;
-        let read = self.reader.read > before;
-        if read {
-            self.alive(shared.clock.now());
-        }
-        Ok(read || more)
-    }
-
-    /// Whether the calling thread may read on.
-    pub(crate) fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open) && !self.broken
-    }
-
-    /// Gives the socket back to its I/O thread, which hears of what can be read by then.
-    ///
-    /// # Errors
-    ///
-    /// Why the connection has to be closed.
-    pub(crate) fn give_back(&mut self) -> Result<()> {
-        let Some(socket) = self.lane.socket().filter(|_| matches!(self.phase, Phase::Open)) else {
-            return Ok(());
-        };
-        let registry = &self.lane.worker.registry;
-        let given =
-            registry.register(&mut SourceFd(&socket.as_raw_fd()), Token(self.lane.token), Interest::READABLE);
-        given.map_err(|error| {
-            self.broken = true;
-            Error::io(ErrorKind::ResourceExhausted, "cannot watch a socket", &error)
-        })?;
-        // Bytes that were read ahead are no event.
-        if !self.reader.is_drained() {
-            self.lane.worker.send(Command::Read(self.lane.token));
-        }
-        Ok(())
     }
 
     /// Reads one thing; `false`: the socket is empty.
@@ -537,18 +479,6 @@ impl Initiator {
         self.alive(shared.clock.now());
         self.send(shared)?;
         Ok(true)
-    }
-
-    /// From now on the system tells of bytes to read by one descriptor, and of room to write by another. With descriptors used
-    /// up it goes on telling both by one, and nobody but the I/O thread reads.
-    fn split(&mut self, socket: &TcpStream) -> io::Result<()> {
-        let Ok(twin) = socket.as_fd().try_clone_to_owned() else { return Ok(()) };
-        let mut room = TcpStream::from_std(twin.into());
-        let (registry, token) = (&self.lane.worker.registry, Token(self.lane.token));
-        registry.reregister(&mut SourceFd(&socket.as_raw_fd()), token, Interest::READABLE)?;
-        registry.register(&mut room, token, Interest::WRITABLE)?;
-        self.room = Some(room);
-        Ok(())
     }
 
     /// Whether something is under way, so that silence means something.
