@@ -7,8 +7,8 @@
 //! clock's above all, and gets its turn between any two steps of the waiting thread.
 
 use std::cell::Cell;
-use std::sync::{Arc, Weak};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::initiator::Initiator;
