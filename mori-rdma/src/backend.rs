@@ -387,7 +387,7 @@ impl Backend for RdmaBackend {
         let own: Weak<Self> = Weak::clone(&self.own);
         Ok(Arc::new(RdmaSession {
             messages: link.peer().protocol() == Protocol::Own,
-            core,
+            core: Arc::downgrade(&core),
             backend: own,
             peer,
             local: local.clone(),
@@ -410,6 +410,9 @@ impl Backend for RdmaBackend {
             }
         };
         end(&core);
+        // The devices go with the last that holds them.
+        let ended = std::mem::replace(&mut *self.state.lock(), State::Shut);
+        drop(ended);
     }
 }
 

@@ -14,7 +14,8 @@ use crate::peer::Peer;
 use crate::plan::{Limits, Plan};
 
 pub(crate) struct RdmaSession {
-    pub(crate) core: Arc<Core>,
+    /// A session that is kept does not keep the devices open after the end of the backend.
+    pub(crate) core: Weak<Core>,
     pub(crate) backend: Weak<dyn Backend>,
     pub(crate) peer: Arc<Peer>,
     pub(crate) local: Region,
@@ -56,9 +57,7 @@ impl Session for RdmaSession {
         let (completer, status) = Status::pair(Origin::backend(&self.backend, true, options.tag));
         completer.submit();
         let start = || {
-            if self.core.is_shut() {
-                return Err(shut());
-            }
+            let core = self.core.upgrade().filter(|core| !core.is_shut()).ok_or_else(shut)?;
             if options.notify.is_some() && !self.messages {
                 return Err(Capabilities::unsupported(NAME, "messages to a peer of the older protocol"));
             }
@@ -66,20 +65,19 @@ impl Session for RdmaSession {
                 return Err(gone);
             }
             let pin = self.local.pin()?;
-            if self.core.regions.get(self.local.id()).is_none() {
+            if core.regions.get(self.local.id()).is_none() {
                 return Err(unregistered(&self.local));
             }
-            Ok(pin)
+            Ok((core, pin))
         };
-        let pin = match start() {
-            Ok(pin) => pin,
+        let (core, pin) = match start() {
+            Ok(started) => started,
             Err(error) => {
                 completer.fail(error);
                 return status;
             }
         };
-        let deadline =
-            options.deadline.and_then(|after| Some((after, self.core.clock.now().checked_add(after)?)));
+        let deadline = options.deadline.and_then(|after| Some((after, core.clock.now().checked_add(after)?)));
         let submission = Submission {
             completer,
             pin,
@@ -90,12 +88,14 @@ impl Session for RdmaSession {
             deadline,
             refusal: self.check(op, pieces).err(),
         };
-        self.peer.drive(&self.core, |flow, now, out| flow.submit(submission, now, out));
+        self.peer.drive(&core, |flow, now, out| flow.submit(submission, now, out));
         status
     }
 
     fn alive(&self) -> bool {
-        !self.core.is_shut() && self.peer.gone().is_none() && self.peer.look(crate::flow::Flow::is_alive)
+        self.core.upgrade().is_some_and(|core| !core.is_shut())
+            && self.peer.gone().is_none()
+            && self.peer.look(crate::flow::Flow::is_alive)
     }
 }
 

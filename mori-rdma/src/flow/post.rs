@@ -65,11 +65,13 @@ impl Flow {
         }
     }
 
-    /// Replaces lanes that are missing on paths that otherwise work.
+    /// Makes lanes that are missing while others carry. Without any, whoever chooses one asks for those that it can use.
     fn complete_paths(&mut self, now: Instant, out: &mut Actions) {
+        if !self.has_lane() {
+            return;
+        }
         for path in 0..self.paths.len() {
-            let missing = self.missing(path);
-            if missing > 0 && missing < self.settings.lanes_per_path && self.wants(path, now) {
+            if self.wants(path, now) {
                 out.connect.push(path);
             }
         }

@@ -132,6 +132,9 @@ impl VerbsError {
                 libc::EINVAL | libc::EFAULT | libc::ENODATA => ErrorKind::InvalidArgument,
                 libc::EBUSY => ErrorKind::Busy,
                 libc::ETIMEDOUT => ErrorKind::TimedOut,
+                libc::ENETUNREACH | libc::EHOSTUNREACH | libc::ENETDOWN | libc::EHOSTDOWN => {
+                    ErrorKind::Transport
+                }
                 libc::EACCES | libc::EPERM | libc::ENODEV | libc::ENOENT | libc::ENXIO => {
                     ErrorKind::Unavailable
                 }

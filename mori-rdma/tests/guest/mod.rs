@@ -1,5 +1,6 @@
 //! What tests in the guest share: its two devices, the command that disturbs the wire between them, and connected pairs of
 //! queues.
+#![allow(dead_code, reason = "each test uses its own part")]
 
 use std::os::fd::AsFd;
 use std::process::{Child, Command};

@@ -91,6 +91,11 @@ fn a_way_that_fails_is_left_for_another() {
     world.run();
     assert_eq!(world.kind(key), None);
     world.nothing_held();
+    // It is tried again when the pause is over, although the other one works.
+    world.advance(Duration::from_secs(1));
+    let key = world.submit(Op::Read, &BIG, None);
+    world.run();
+    assert_eq!((world.kind(key), world.flow.held().lanes), (None, 2));
     // With no other way, it fails with the cause.
     let mut world = World::new(settings(), 1, 64);
     let key = world.submit(Op::Read, &BIG, None);
