@@ -132,8 +132,11 @@ struct Play {
 
 impl Play {
     fn new(simulation: &Simulation) -> Self {
-        let a = Node::new(&config(simulation, 0), "a", 1);
-        let b = Node::new(&config(simulation, 1), "b", 2);
+        Self::between(&config(simulation, 0), &config(simulation, 1))
+    }
+
+    fn between(a: &RdmaConfig, b: &RdmaConfig) -> Self {
+        let (a, b) = (Node::new(a, "a", 1), Node::new(b, "b", 2));
         a.backend.add_peer(&b.desc).unwrap();
         b.backend.add_peer(&a.desc).unwrap();
         let (local, _) = a.area();
@@ -333,6 +336,60 @@ fn queues_devices_and_ports_may_fail() {
     }
     play.end();
     all_given_back(&simulation.report().unwrap(), "overruns, ports and pairs");
+}
+
+#[test]
+fn a_device_that_dies_leaves_its_transfers_to_the_other() {
+    let (_turn, simulation) = simulation();
+    let both = RdmaConfig { devices: "mori_sim0,mori_sim1".parse().unwrap(), ..config(&simulation, 0) };
+    let mut play = Play::between(&both, &both);
+    play.works();
+    until("both devices are connected", || play.a.backend.stats().lanes.len() == 2);
+    simulation.hold(true).unwrap();
+    let session = play.session().unwrap();
+    let whole = [Piece::new(0, 0, LENGTH as u64)];
+    let statuses: Vec<Status> = [Op::Read, Op::Write, Op::Read]
+        .into_iter()
+        .map(|op| session.submit(op, &whole, &TransferOptions::default()))
+        .collect();
+    simulation.kill_device("mori_sim0").unwrap();
+    simulation.hold(false).unwrap();
+    for status in &statuses {
+        let good = ended(status);
+        assert!(good, "{}; {:?}", status.message(), play.a.backend.stats());
+    }
+    play.works();
+    let stats = play.a.backend.stats();
+    assert!(stats.lanes.iter().all(|lane| lane.device == "mori_sim1"), "{stats:?}");
+    play.end();
+    let report = simulation.report().unwrap();
+    assert!(report.misuse.is_empty(), "{:?}", report.misuse);
+    // What cannot be destroyed on a dead device is not the next test's to find.
+    simulation.reset().unwrap();
+}
+
+#[test]
+fn a_queue_that_stays_full_is_named() {
+    let (_turn, simulation) = simulation();
+    let narrow = RdmaConfig { admission_timeout: Duration::from_millis(50), ..config(&simulation, 0) };
+    let mut play = Play::between(&narrow, &config(&simulation, 1));
+    play.works();
+    simulation.hold(true).unwrap();
+    let session = play.session().unwrap();
+    let whole = [Piece::new(0, 0, LENGTH as u64)];
+    let statuses: Vec<Status> =
+        (0..3).map(|_| session.submit(Op::Read, &whole, &TransferOptions::default())).collect();
+    // The first has its requests in the queue, as far as they fit; the last has none.
+    assert!(!ended(&statuses[2]));
+    let words = statuses[2].message();
+    assert!(words.contains("SQ full") && words.contains("0 of 65536 bytes"), "{words}");
+    simulation.hold(false).unwrap();
+    statuses.iter().for_each(|status| {
+        let _ = ended(status);
+    });
+    play.works();
+    play.end();
+    all_given_back(&simulation.report().unwrap(), "a full queue");
 }
 
 /// The numbers that are injected, as Linux has them.

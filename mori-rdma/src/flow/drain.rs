@@ -243,11 +243,14 @@ impl Flow {
         }
     }
 
-    /// Whether a transfer can go over another path than this one right now.
+    /// Whether a transfer can go over another path than this one: one that works, or that nothing is known to be wrong with.
     fn works_elsewhere(&self, path: usize, key: u64) -> bool {
         let Some(transfer) = self.transfers.get(&key) else { return false };
-        self.lanes.iter().any(|lane| {
-            lane.path != path && lane.is_up() && transfer.ways.between(lane.path, lane.remote).is_some()
+        self.paths.iter().enumerate().any(|(other, state)| {
+            let up = || self.lanes.iter().any(|lane| lane.path == other && lane.is_up());
+            other != path
+                && transfer.ways.between(other, state.remote).is_some()
+                && (state.penalty.is_none() || up())
         })
     }
 }

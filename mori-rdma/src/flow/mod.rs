@@ -37,7 +37,7 @@ use crate::plan::Chain;
 use crate::send_queue::{Progress, WorkId};
 use crate::verbs::WcStatus;
 
-use lane::{Blame, Work};
+use lane::{Blame, DrainPhase, Work};
 pub(crate) use lane::{Lane, Message, Posting, Refused, Wire};
 use transfer::{Phase, Stop, Transfer};
 pub(crate) use transfer::{RemoteKey, Submission, Ways};
@@ -412,7 +412,8 @@ impl Flow {
 
     fn hurry(&mut self, now: Instant, which: impl Fn(&Lane) -> bool) {
         for lane in self.lanes.iter_mut().filter(|lane| which(lane)) {
-            if let Some(drain) = &mut lane.drain {
+            // What the peer has to say takes its time all the same.
+            if let Some(drain) = lane.drain.as_mut().filter(|drain| drain.phase == DrainPhase::Flushing) {
                 drain.until = now;
             }
         }
