@@ -16,8 +16,8 @@ pub enum Completion {
     /// It sleeps until the card raises an event. Uses no processor time while nothing completes.
     #[default]
     Events,
-    /// It looks again and again while work is in flight, letting other threads run in between, and sleeps when none is. Lower
-    /// latency for the price of a processor.
+    /// It looks again and again while work is in flight and completes, letting other threads run in between; it sleeps when none
+    /// is, or when nothing has completed for a millisecond. Lower latency for the price of a processor.
     Polling,
 }
 

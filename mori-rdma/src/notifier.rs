@@ -4,8 +4,8 @@
 //!
 //! 1. A completion queue is armed before it is drained, and the thread sleeps only after that, so that no completion is missed.
 //! 2. Without anything in flight, the thread sleeps without a timer.
-//! 3. When it polls, it looks at the queues as long as something is in flight, lets other threads run in between, and arms the
-//!    queues before it goes back to sleep.
+//! 3. When it polls, it looks at the queues as long as something is in flight and the last completion is not long ago, lets other
+//!    threads run in between, and arms the queues before it goes back to sleep.
 //! 4. No call of the application's, a waker or an observer, takes the thread with it.
 
 use std::io;
@@ -28,6 +28,10 @@ use crate::verbs::{AsyncEvent, AsyncEventKind, AsyncEventSource, CompletionQueue
 /// How many completions are taken at once.
 const BATCH: usize = 64;
 
+/// How long after the last completion, or the last time that it was woken, the thread that polls goes on looking. What takes longer
+/// than that is not worth a processor.
+const SPIN: Duration = Duration::from_millis(1);
+
 /// The bell's place among the descriptors; those of the devices follow.
 const BELL: u64 = 0;
 
@@ -36,6 +40,8 @@ pub(crate) struct Notifier {
     epoll: OwnedFd,
     /// Whether queues may be unarmed because they were polled.
     spun: bool,
+    /// When the last completion was found, or something was begun.
+    active: Instant,
     taken: Vec<WorkCompletion>,
     completed: Vec<Completed>,
     /// How often in a row a device's descriptors could not be read, by device.
@@ -62,12 +68,20 @@ impl Notifier {
         }
         let taken = vec![WorkCompletion::default(); BATCH];
         let failures = vec![0; core.nics.len()];
-        Ok(Self { core: Arc::clone(core), epoll, spun: false, taken, completed: Vec::new(), failures })
+        Ok(Self {
+            core: Arc::clone(core),
+            epoll,
+            spun: false,
+            active: core.clock.now(),
+            taken,
+            completed: Vec::new(),
+            failures,
+        })
     }
 
     pub(crate) fn run(mut self) {
         while !self.core.notifier_stops() {
-            let spins = self.core.polls() && self.core.busy.load(Ordering::Relaxed) > 0;
+            let spins = self.spins();
             if self.spun && !spins {
                 self.spun = false;
                 self.drain_all(true);
@@ -95,6 +109,13 @@ impl Notifier {
         }
     }
 
+    /// Whether to look at the queues rather than to sleep.
+    fn spins(&self) -> bool {
+        self.core.polls()
+            && self.core.busy.load(Ordering::Relaxed) > 0
+            && self.core.clock.now().saturating_duration_since(self.active) < SPIN
+    }
+
     fn sleep(&self, spins: bool) -> io::Result<Vec<u64>> {
         let bound = if spins {
             Some(Duration::ZERO)
@@ -117,6 +138,7 @@ impl Notifier {
     fn event(&mut self, token: u64, spins: bool) {
         if token == BELL {
             self.core.heard();
+            self.active = self.core.clock.now();
             return;
         }
         let index = usize::try_from((token - 1) / 2).unwrap_or(usize::MAX);
@@ -179,6 +201,9 @@ impl Notifier {
                 }
             };
             self.dispatch(taken.get(..found).unwrap_or(&[]));
+            if found > 0 && self.core.polls() {
+                self.active = self.core.clock.now();
+            }
             self.taken = taken;
             if found == 0 {
                 return;

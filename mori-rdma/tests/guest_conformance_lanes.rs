@@ -5,8 +5,9 @@ mod guest;
 
 use std::process::ExitCode;
 
+use guest::Devices;
 use mori_rdma::Completion;
 
 fn main() -> ExitCode {
-    guest::main(true, 4, Completion::Events)
+    guest::main(Devices::Both, 4, Completion::Events)
 }

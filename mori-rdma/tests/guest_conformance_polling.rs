@@ -5,8 +5,9 @@ mod guest;
 
 use std::process::ExitCode;
 
+use guest::Devices;
 use mori_rdma::Completion;
 
 fn main() -> ExitCode {
-    guest::main(true, 1, Completion::Polling)
+    guest::main(Devices::Both, 1, Completion::Polling)
 }

@@ -5,8 +5,9 @@ mod guest;
 
 use std::process::ExitCode;
 
+use guest::Devices;
 use mori_rdma::Completion;
 
 fn main() -> ExitCode {
-    guest::main(false, 4, Completion::Polling)
+    guest::main(Devices::One, 4, Completion::Polling)
 }

@@ -14,10 +14,21 @@ use mori_testkit::{Bounds, Harness, Node};
 /// The guest's devices of the first and of the second host.
 const DEVICES: [&str; 2] = ["rxea", "rxeb"];
 
-/// Nodes on one device each, in turns, or on both.
+/// What devices nodes use.
+#[allow(dead_code, reason = "each test uses one")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Devices {
+    /// All of them the first one.
+    One,
+    /// One each, in turns, so that what goes between them crosses the wire.
+    InTurns,
+    /// All of them both.
+    Both,
+}
+
 struct GuestHarness {
     config: RdmaConfig,
-    both: bool,
+    devices: Devices,
     turn: AtomicUsize,
 }
 
@@ -33,13 +44,19 @@ impl Node for GuestNode {
 impl Harness for GuestHarness {
     fn name(&self) -> String {
         let RdmaConfig { qps_per_path, completion, .. } = &self.config;
-        let devices = if self.both { 2 } else { 1 };
-        format!("mori-rdma in the guest, {devices} devices, {qps_per_path} queue pairs, {completion:?}")
+        format!(
+            "mori-rdma in the guest, devices: {:?}, {qps_per_path} queue pairs, {completion:?}",
+            self.devices
+        )
     }
 
     fn node(&self) -> Result<Box<dyn Node>> {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % DEVICES.len();
-        let devices = if self.both { &DEVICES[..] } else { &DEVICES[turn..=turn] };
+        let devices = match self.devices {
+            Devices::One => &DEVICES[..1],
+            Devices::InTurns => &DEVICES[turn..=turn],
+            Devices::Both => &DEVICES[..],
+        };
         let devices = devices.join(",").parse()?;
         Ok(Box::new(GuestNode(RdmaBackend::new(RdmaConfig { devices, ..self.config.clone() })?)))
     }
@@ -67,7 +84,7 @@ fn missing() -> Option<String> {
 }
 
 /// Runs the suite, skips it where the guest's devices are missing, or fails there if `RDMA_REQUIRED` is set.
-pub(crate) fn main(both: bool, qps_per_path: usize, completion: Completion) -> ExitCode {
+pub(crate) fn main(devices: Devices, qps_per_path: usize, completion: Completion) -> ExitCode {
     if let Some(why) = missing()
         && std::env::var_os("RDMA_REQUIRED").is_none()
     {
@@ -79,7 +96,9 @@ pub(crate) fn main(both: bool, qps_per_path: usize, completion: Completion) -> E
     let config = RdmaConfig {
         qps_per_path,
         completion,
-        chunk_bytes: 256 << 10,
+        chunk_bytes: 128 << 10,
+        window_bytes: 1 << 20,
+        max_reads: 4,
         send_queue: 128,
         notify_slots: 16,
         // A processor of the guest may stand still for longer than a card ever does.
@@ -87,5 +106,5 @@ pub(crate) fn main(both: bool, qps_per_path: usize, completion: Completion) -> E
         cancel_grace: Duration::from_millis(5),
         ..RdmaConfig::default()
     };
-    mori_testkit::conformance_main(GuestHarness { config, both, turn: AtomicUsize::new(0) })
+    mori_testkit::conformance_main(GuestHarness { config, devices, turn: AtomicUsize::new(0) })
 }
