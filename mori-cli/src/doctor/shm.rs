@@ -22,7 +22,7 @@ pub fn look(_: &Root) -> Vec<Finding> {
         match own_transfer() {
             Ok(()) => shm.ok("transfer to self", "as expected"),
             Err(why) => {
-                shm.absent("transfer to self", why, "look at what filters this process's system calls")
+                shm.absent("transfer to self", why, "look at what filters this process's system calls");
             }
         }
     }
