@@ -70,9 +70,9 @@ pub struct ReplayArgs {
     /// Blocks in the pool of the server started here [default: 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), conflicts_with = "target")]
     pub pool_blocks: Option<u32>,
-    /// Its device, with xgmi [default: the next one]
-    #[arg(long, value_name = "N", conflicts_with = "target")]
-    pub pool_device: Option<u32>,
+    /// Its --device [default: the next one with xgmi, the same with rdma]
+    #[arg(long, value_name = "N|NAMES", conflicts_with = "target")]
+    pub pool_device: Option<String>,
     /// Address of a running `mori serve`; without, one is started here
     #[arg(long, value_name = "HOST:PORT")]
     pub target: Option<String>,
@@ -186,13 +186,13 @@ impl From<PiecesArg> for Pieces {
 /// How bytes move.
 #[derive(Debug, Clone, Args)]
 pub struct LinkArgs {
-    /// auto (shm on one host, else tcp), shm, tcp or xgmi
+    /// auto (shm or else tcp), shm, tcp, rdma or xgmi
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = parse_transport)]
     pub transport: Transport,
-    /// Device whose memory is used, with xgmi
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub device: u32,
-    /// Connections to each peer
+    /// A number with xgmi, names with rdma [default: 0, or all]
+    #[arg(long, value_name = "N|NAMES")]
+    pub device: Option<String>,
+    /// Connections to each peer, with rdma on each device
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub connections: u16,
     /// Threads that move bytes
@@ -208,12 +208,12 @@ pub struct LinkArgs {
 
 impl LinkArgs {
     /// The same options for a serving process that is started here, with its own device if devices count.
-    pub fn of_server(&self, device: Option<u32>) -> Vec<OsString> {
+    pub fn of_server(&self, device: Option<String>) -> Vec<OsString> {
         let mut options: Vec<OsString> = Vec::new();
         let mut option = |name: &str, value: OsString| options.extend([OsString::from(name), value]);
         option("--transport", self.transport.to_string().into());
         if let Some(device) = device {
-            option("--device", device.to_string().into());
+            option("--device", device.into());
         }
         option("--connections", self.connections.to_string().into());
         option("--threads", self.threads.to_string().into());
@@ -234,6 +234,8 @@ pub enum Transport {
     Shm,
     /// TCP.
     Tcp,
+    /// Verbs over InfiniBand and RoCE.
+    Rdma,
     /// Peer access between the GPUs of one node.
     Xgmi,
 }
@@ -244,6 +246,7 @@ impl std::fmt::Display for Transport {
             Self::Auto => "auto",
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Rdma => "rdma",
             Self::Xgmi => "xgmi",
         })
     }
@@ -291,9 +294,9 @@ fn parse_transport(text: &str) -> Result<Transport, String> {
         "auto" => Ok(Transport::Auto),
         "shm" => Ok(Transport::Shm),
         "tcp" => Ok(Transport::Tcp),
+        "rdma" => Ok(Transport::Rdma),
         "xgmi" => Ok(Transport::Xgmi),
-        "rdma" => Err("rdma is not available in this program; use tcp, shm or xgmi".to_owned()),
-        _ => Err("the transports are auto, shm, tcp and xgmi".to_owned()),
+        _ => Err("the transports are auto, shm, tcp, rdma and xgmi".to_owned()),
     }
 }
 
@@ -387,13 +390,13 @@ mod tests {
         assert_eq!(args.cache, Some(3 << 29));
         assert_eq!(args.shape.model().name, "deepseek-v3");
         assert_eq!(args.shape.pieces(), Pieces::Tensor);
-        for name in ["auto", "shm", "tcp"] {
+        for name in ["auto", "shm", "tcp", "rdma"] {
             assert_eq!(replay(&format!("--transport {name}")).link.transport.to_string(), name);
         }
         assert_eq!(replay("").link.transport, Transport::Auto);
         let args = replay("--transport xgmi --device 3 --pool-device 5");
-        assert_eq!((args.link.transport, args.link.device), (Transport::Xgmi, 3));
-        assert_eq!(args.pool_device, Some(5));
+        assert_eq!((args.link.transport, args.link.device.as_deref()), (Transport::Xgmi, Some("3")));
+        assert_eq!(args.pool_device.as_deref(), Some("5"));
     }
 
     #[test]
@@ -407,7 +410,6 @@ mod tests {
             ("mori replay --requests many", "many"),
             ("mori replay --requests -5", "-5"),
             ("mori replay --model gpt", "llama-3-70b"),
-            ("mori replay --transport rdma", "rdma is not available"),
             ("mori replay --target a:1 --pool-device 1", "cannot be used with"),
             ("mori replay --device -1", "-1"),
             ("mori replay --transport pigeon", "the transports are"),

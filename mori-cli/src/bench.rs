@@ -55,7 +55,7 @@ pub fn bench(args: &BenchArgs, stop: &Stop) -> Result<Exit, Failure> {
     }
     let args = &args;
     let secret = node::read_secret(args.link.secret_file.as_deref())?;
-    if args.baseline && args.link.transport == Transport::Xgmi {
+    if args.baseline && matches!(args.link.transport, Transport::Rdma | Transport::Xgmi) {
         let transport = args.link.transport;
         return Err(Failure::usage(format!("there is no --baseline for {transport}; leave it out")));
     }

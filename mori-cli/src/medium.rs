@@ -1,9 +1,9 @@
-//! What bytes move over, and the memory that goes with it: copies between processes or TCP between pools of host memory, or
-//! XGMI between pools of device memory on one node.
+//! What bytes move over, and the memory that goes with it: copies between processes, TCP or RDMA between pools of host memory,
+//! or XGMI between pools of device memory on one node.
 
 use mori_engine::{
-    Access, Engine, EngineBuilder, Memory, MemoryDesc, Region, Repoll, ShmConfig, TcpConfig, WaitPolicy,
-    XgmiConfig, XgmiRuntime,
+    Access, Engine, EngineBuilder, ErrorKind, Memory, MemoryDesc, RdmaConfig, RdmaVerbs, Region, Repoll,
+    ShmConfig, TcpConfig, WaitPolicy, XgmiConfig, XgmiRuntime,
 };
 
 use crate::args::{LinkArgs, Transport};
@@ -21,6 +21,7 @@ enum Kind {
     Shm(ShmConfig),
     /// TCP, and copies between processes where they can be had.
     Auto(TcpConfig, ShmConfig),
+    Rdma(Box<RdmaConfig>),
     Xgmi(DeviceChoice),
 }
 
@@ -55,6 +56,27 @@ impl Medium {
     /// Copies between processes where they can be had, else TCP.
     pub fn auto(tcp: TcpConfig, shm: ShmConfig) -> Self {
         Self(Kind::Auto(tcp, shm))
+    }
+
+    /// RDMA with this configuration; the verbs library is loaded here.
+    ///
+    /// # Errors
+    ///
+    /// When this machine has no library, or no device.
+    pub fn rdma(config: RdmaConfig) -> Result<Self, Failure> {
+        let verbs = RdmaVerbs::load(config.library.as_deref()).map_err(|why| no_rdma(&why.to_string()))?;
+        let devices = verbs.devices().map_err(|why| no_rdma(&why.to_string()))?;
+        if devices.is_empty() {
+            return Err(no_rdma(&format!("{} finds no device", verbs.path().display())));
+        }
+        // A port is named in a part of its own; the first one stands for those that are not.
+        let unknown = config.devices.unknown(devices.iter().map(|device| (device.name(), 1)));
+        if let Some(unknown) = unknown.iter().find(|name| !name.contains(':')) {
+            let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
+            let message = format!("there is no RDMA device {unknown}; there are {}", names.join(", "));
+            return Err(Failure::usage(message));
+        }
+        Ok(Self(Kind::Rdma(Box::new(config))))
     }
 
     /// XGMI with the memory of a device; the HIP runtime is loaded here.
@@ -108,23 +130,26 @@ impl Medium {
         bind: String,
         advertise: Option<String>,
     ) -> Result<Self, Failure> {
-        let tcp = || node::tcp_config(link, secret, bind, advertise);
         match link.transport {
-            Transport::Auto => Ok(Self::auto(tcp(), node::shm_config(link, secret))),
+            Transport::Auto => {
+                let tcp = node::tcp_config(link, secret, bind, advertise);
+                Ok(Self::auto(tcp, node::shm_config(link, secret)))
+            }
             Transport::Shm => Ok(Self::shm(node::shm_config(link, secret))),
-            Transport::Tcp => Ok(Self::tcp(tcp())),
-            Transport::Xgmi => Self::xgmi(link.device),
+            Transport::Tcp => Ok(Self::tcp(node::tcp_config(link, secret, bind, advertise))),
+            Transport::Rdma => Self::rdma(node::rdma_config(link, secret, bind, advertise)?),
+            Transport::Xgmi => Self::xgmi(number(link.device.as_deref().unwrap_or("0"))?),
         }
     }
 
-    /// How many devices this process sees; none of them counts over TCP.
+    /// How many devices this process sees; none of them counts where pools are in host memory.
     ///
     /// # Errors
     ///
     /// What the runtime says.
     pub fn devices(&self) -> Result<u32, Failure> {
         match &self.0 {
-            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) => Ok(0),
+            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) | Kind::Rdma(_) => Ok(0),
             Kind::Xgmi(device) => {
                 let devices = device.runtime.devices().map_err(Failure::usage)?;
                 Ok(u32::try_from(devices.len()).unwrap_or(u32::MAX))
@@ -132,24 +157,29 @@ impl Medium {
         }
     }
 
-    /// The device of a serving process that is started here, if devices count: the one that was asked for, or the one
-    /// after ours.
+    /// The device of a serving process that is started here, if devices count: the one that was asked for, or with xgmi the
+    /// one after ours, with rdma the same as ours.
     ///
     /// # Errors
     ///
-    /// As [`Medium::devices`].
-    pub fn server_device(&self, link: &LinkArgs, asked: Option<u32>) -> Result<Option<u32>, Failure> {
-        if link.transport != Transport::Xgmi {
-            return Ok(None);
+    /// As [`Medium::devices`], and when a device is no number although it has to be one.
+    pub fn server_device(&self, link: &LinkArgs, asked: Option<&str>) -> Result<Option<String>, Failure> {
+        match link.transport {
+            Transport::Rdma => Ok(asked.map(str::to_owned).or_else(|| link.device.clone())),
+            Transport::Xgmi => {
+                let own = number(link.device.as_deref().unwrap_or("0"))?;
+                let next = (own + 1) % self.devices()?.max(1);
+                let device = asked.map_or(Ok(next), number)?;
+                Ok(Some(device.to_string()))
+            }
+            Transport::Auto | Transport::Shm | Transport::Tcp => Ok(None),
         }
-        let devices = self.devices()?.max(1);
-        Ok(Some(asked.unwrap_or((link.device + 1) % devices)))
     }
 
     /// Where the pool is, for people.
     pub fn memory(&self) -> String {
         match &self.0 {
-            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) => "host".to_owned(),
+            Kind::Tcp(_) | Kind::Shm(_) | Kind::Auto(..) | Kind::Rdma(_) => "host".to_owned(),
             Kind::Xgmi(device) => device.name.clone(),
         }
     }
@@ -174,7 +204,11 @@ impl Medium {
     ///
     /// When the transport cannot start.
     pub fn engine(&self, name: &str) -> Result<Engine, Failure> {
-        let engine = self.add(Engine::builder(name)).build().map_err(Failure::server)?;
+        let failed = |error: mori_engine::Error| match (&self.0, error.kind()) {
+            (Kind::Rdma(_), ErrorKind::Unavailable) => no_rdma(error.message()),
+            _ => Failure::server(error),
+        };
+        let engine = self.add(Engine::builder(name)).build().map_err(failed)?;
         if let Kind::Auto(_, shm) = &self.0
             && let Err(error) = engine.add_shm(shm.clone())
         {
@@ -199,12 +233,27 @@ impl Medium {
         match &self.0 {
             Kind::Tcp(config) | Kind::Auto(config, _) => builder.tcp(config.clone()),
             Kind::Shm(config) => builder.shm(config.clone()),
+            Kind::Rdma(config) => builder.rdma((**config).clone()),
             // The backend has no notifier, so a wait polls again and again instead of once more at its end.
             Kind::Xgmi(_) => builder
                 .xgmi(XgmiConfig::default())
                 .wait_policy(WaitPolicy { repoll: Repoll::BACKOFF, ..WaitPolicy::DEFAULT }),
         }
     }
+}
+
+/// Why there is no RDMA here, on one line, whatever the system's loader has to say.
+fn no_rdma(why: &str) -> Failure {
+    let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+    Failure::usage(format!(
+        "the transport rdma is not available, because {why}. On a machine without RDMA devices, use --transport tcp; mori doctor tells more"
+    ))
+}
+
+/// The number of a device.
+fn number(text: &str) -> Result<u32, Failure> {
+    text.parse()
+        .map_err(|_| Failure::usage(format!("with --transport xgmi a device is a number, not {text}")))
 }
 
 impl DeviceChoice {

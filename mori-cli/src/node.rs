@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mori_engine::{Access, Engine, Memory, Secret as TcpSecret, ShmConfig, ShmSecret, TcpConfig};
+use mori_engine::{Access, Engine, Memory, RdmaConfig, Secret as TcpSecret, ShmConfig, ShmSecret, TcpConfig};
 
 use crate::args::LinkArgs;
 use crate::control::Secret;
@@ -55,6 +55,32 @@ pub fn tcp_config(
         secret: secret.map(|secret| TcpSecret::new(secret.bytes())),
         ..TcpConfig::default()
     }
+}
+
+/// The configuration of verbs, for one whose control connection listens on `bind`.
+///
+/// # Errors
+///
+/// When the names of the devices make no sense.
+pub fn rdma_config(
+    link: &LinkArgs,
+    secret: Option<&Secret>,
+    bind: String,
+    advertise: Option<String>,
+) -> Result<RdmaConfig, Failure> {
+    let devices = match &link.device {
+        Some(names) => names.parse().map_err(Failure::usage)?,
+        None => RdmaConfig::default().devices,
+    };
+    Ok(RdmaConfig {
+        bind,
+        advertise,
+        devices,
+        qps_per_path: usize::from(link.connections),
+        peer_timeout: link.peer_timeout,
+        secret: secret.map(|secret| TcpSecret::new(secret.bytes())),
+        ..RdmaConfig::default()
+    })
 }
 
 /// The configuration of copies between processes.

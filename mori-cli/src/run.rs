@@ -177,7 +177,7 @@ fn find_server(args: &ReplayArgs, medium: &Medium) -> Result<Server, Failure> {
     let shape = args.shape.model().shape(args.shape.scale(), args.shape.pieces()).map_err(Failure::usage)?;
     let blocks = args.pool_blocks.unwrap_or(args::POOL_BLOCKS);
     let layout = Layout::new(shape, blocks).map_err(Failure::usage)?;
-    let device = medium.server_device(&args.link, args.pool_device)?;
+    let device = medium.server_device(&args.link, args.pool_device.as_deref())?;
     if device.is_none() {
         layout.check_fits(machine::available_memory().unwrap_or(u64::MAX)).map_err(Failure::usage)?;
     }
@@ -187,7 +187,7 @@ fn find_server(args: &ReplayArgs, medium: &Medium) -> Result<Server, Failure> {
 }
 
 /// The command line of a serving process that fits this replay.
-fn serve_command(args: &ReplayArgs, blocks: u32, device: Option<u32>) -> Vec<OsString> {
+fn serve_command(args: &ReplayArgs, blocks: u32, device: Option<String>) -> Vec<OsString> {
     let mut command: Vec<OsString> = vec!["serve".into(), "--exit-with-parent".into()];
     let mut option = |name: &str, value: OsString| command.extend([OsString::from(name), value]);
     option("--model", args.shape.model().name.into());

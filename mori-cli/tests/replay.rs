@@ -152,7 +152,7 @@ fn a_wrong_command_line_is_told_on_one_line_with_status_2() {
         &["replay", "--scale", "0"],
         &["replay", "--scale", "99999999"],
         &["replay", "--scale", "1", "--pool-blocks", "4294967295"],
-        &["replay", "--transport", "rdma"],
+        &["replay", "--transport", "xgmi", "--device", "first"],
         &["replay", "--secret-file", "no/such/secret"],
         &["serve", "--scale", "0"],
         &["serve", "--scale", "1", "--pool-blocks", "4294967295"],

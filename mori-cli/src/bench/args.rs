@@ -94,9 +94,9 @@ pub struct BenchArgs {
     /// Address of a running `mori serve --scratch`; without, one is started
     #[arg(long, value_name = "HOST:PORT")]
     pub target: Option<String>,
-    /// Device of the server started here, with xgmi.
+    /// Device of the server started here, with xgmi, or its devices, with rdma.
     #[arg(long, value_name = "N", hide = true, conflicts_with = "target")]
-    pub peer_device: Option<u32>,
+    pub peer_device: Option<String>,
     /// How bytes move.
     #[command(flatten)]
     pub link: LinkArgs,

@@ -177,7 +177,7 @@ fn launch(args: &BenchArgs, medium: &Medium) -> Result<Launch, Failure> {
         // It loses its peer again and again, as it is meant to.
         command.push("--quiet".into());
     }
-    let device = medium.server_device(&args.link, args.peer_device)?;
+    let device = medium.server_device(&args.link, args.peer_device.as_deref())?;
     command.extend(args.link.of_server(device));
     Ok(Launch { program, args: command })
 }
