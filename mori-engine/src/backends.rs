@@ -106,8 +106,8 @@ pub(crate) mod exports {
     };
     #[cfg(feature = "shm")]
     pub use mori_shm::{
-        HostFacts as ShmHostFacts, Obstacle as ShmObstacle, Secret as ShmSecret, ShmBackend, ShmConfig,
-        Tracers as ShmTracers, bare_copy,
+        BareProcess, HostFacts as ShmHostFacts, Obstacle as ShmObstacle, Secret as ShmSecret, ShmBackend,
+        ShmConfig, Tracers as ShmTracers,
     };
     #[cfg(feature = "tcp")]
     pub use mori_tcp::{Secret, TcpBackend, TcpConfig};

@@ -53,13 +53,28 @@ impl ShmBackend {
     pub fn resume(&self) {}
 }
 
-/// Would copy between processes.
-///
-/// # Errors
-///
-/// [`ErrorKind::Unavailable`](mori_core::ErrorKind::Unavailable).
-pub fn bare_copy(_process: u32, _op: Op, _local: &Region, _address: u64, _pieces: &[Piece]) -> Result<()> {
-    Err(Obstacle::NotLinux.error())
+/// Another process, where its memory cannot be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct BareProcess(());
+
+impl BareProcess {
+    /// Would name a process.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unavailable`](mori_core::ErrorKind::Unavailable).
+    pub fn new(_process: u32) -> Result<Self> {
+        Err(Obstacle::NotLinux.error())
+    }
+
+    /// Would copy.
+    ///
+    /// # Errors
+    ///
+    /// As [`BareProcess::new`].
+    pub fn copy(&self, _op: Op, _local: &Region, _address: u64, _pieces: &[Piece]) -> Result<()> {
+        Err(Obstacle::NotLinux.error())
+    }
 }
 
 impl Backend for ShmBackend {

@@ -50,10 +50,10 @@ mod wire;
 #[cfg(target_os = "linux")]
 pub use backend::ShmBackend;
 #[cfg(target_os = "linux")]
-pub use bare::bare_copy;
+pub use bare::BareProcess;
 pub use config::{Secret, ShmConfig, Tracers};
 #[cfg(not(target_os = "linux"))]
-pub use elsewhere::{ShmBackend, bare_copy};
+pub use elsewhere::{BareProcess, ShmBackend};
 pub use obstacle::{HostFacts, Obstacle};
 
 /// Runs what may call into the application (an observer, a waker): a panic there must not take a thread of ours with it, and

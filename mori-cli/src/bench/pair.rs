@@ -122,7 +122,8 @@ impl Site {
             (true, _) if self.transport == Transport::Shm => {
                 let local = near.local.memory().region().clone();
                 let pid = description.pid;
-                Some(Yardstick::Copies(BareCopies::new(pid, local, &near.source, &near.sink, self.threads)))
+                let copies = BareCopies::new(pid, local, &near.source, &near.sink, self.threads);
+                Some(Yardstick::Copies(copies.map_err(Failure::server)?))
             }
             (true, Some(port)) => Some(Yardstick::Sockets(self.raw(host(address), port)?)),
             (true, None) => {

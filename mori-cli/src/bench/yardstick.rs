@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use mori_engine::{Clock, MemoryDesc, Piece, Region, bare_copy};
+use mori_engine::{BareProcess, Clock, MemoryDesc, Piece, Region};
 
 use super::plan::{Op, Row, Walk};
 use super::raw::RawClient;
@@ -52,7 +52,7 @@ impl Yardstick {
 /// Bare copies between our memory and the serving process's, by as many threads as the transport has.
 #[derive(Debug)]
 pub struct BareCopies {
-    process: u32,
+    process: BareProcess,
     local: Region,
     source: u64,
     sink: u64,
@@ -62,10 +62,20 @@ pub struct BareCopies {
 
 impl BareCopies {
     /// Copies with the process that has these two regions.
-    pub fn new(process: u32, local: Region, source: &MemoryDesc, sink: &MemoryDesc, threads: u16) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// When it is no other process of this host.
+    pub fn new(
+        process: u32,
+        local: Region,
+        source: &MemoryDesc,
+        sink: &MemoryDesc,
+        threads: u16,
+    ) -> mori_engine::Result<Self> {
         let threads = u64::from(threads.max(1));
         let (source, sink) = (source.address, sink.address);
-        Self { process, local, source, sink, threads, clock: Clock::system() }
+        Ok(Self { process: BareProcess::new(process)?, local, source, sink, threads, clock: Clock::system() })
     }
 
     fn copy(&self, op: Op, pieces: &[Piece]) -> io::Result<()> {
@@ -73,7 +83,7 @@ impl BareCopies {
             Op::Read => self.source,
             Op::Write => self.sink,
         };
-        bare_copy(self.process, op.engine(), &self.local, address, pieces).map_err(io::Error::other)
+        self.process.copy(op.engine(), &self.local, address, pieces).map_err(io::Error::other)
     }
 
     fn trips(&self, op: Op, walk: &Walk, count: u64, times: &mut Times) -> io::Result<Duration> {

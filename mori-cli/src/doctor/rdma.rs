@@ -34,7 +34,7 @@ pub fn look(root: &Root) -> Vec<Finding> {
     }
     match verbs.devices() {
         Err(error) => {
-            rdma.absent("devices", error.to_string(), "look into the kernel's log for messages of ib_uverbs")
+            rdma.absent("devices", error.to_string(), "look into the kernel's log for messages of ib_uverbs");
         }
         Ok(list) if list.is_empty() => {
             let because = if root.has("sys/class/infiniband_verbs") {
