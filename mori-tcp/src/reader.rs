@@ -56,6 +56,11 @@ impl Reader {
         self.drained && self.start == self.end
     }
 
+    /// How many bytes were read ahead.
+    pub(crate) fn ahead(&self) -> usize {
+        self.end - self.start
+    }
+
     /// Whether part of a header has arrived.
     pub(crate) fn mid_header(&self) -> bool {
         self.start < self.end

@@ -42,20 +42,21 @@ impl Initiator {
     ///
     /// Why the connection has to be closed; it is not read again.
     pub(crate) fn look(&mut self, shared: &Arc<Shared>) -> Result<bool> {
-        let before = self.reader.read;
+        let before = (self.reader.read, self.reader.ahead());
         let mut stepped = self.step(shared);
-        if let Ok(false) = stepped {
+        if let Ok(false) = stepped
+            && (self.reader.read, self.reader.ahead()) == before
+        {
             // Nothing is left of what was read ahead; the system does not tell this thread that there is more.
             self.reader.readable(false);
             stepped = self.step(shared);
         }
         self.broken |= stepped.is_err();
-        let more = stepped?;
-        let read = self.reader.read > before;
-        if read {
+        stepped?;
+        if self.reader.read > before.0 {
             self.alive(shared.clock.now());
         }
-        Ok(read || more)
+        Ok((self.reader.read, self.reader.ahead()) != before)
     }
 
     /// Whether the calling thread may read on.
