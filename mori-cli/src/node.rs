@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use mori_engine::{Access, Engine, Memory, RdmaConfig, Secret as TcpSecret, ShmConfig, ShmSecret, TcpConfig};
+use mori_engine::{Access, Engine, Memory, RdmaConfig, Secret as Shared, ShmConfig, TcpConfig};
 
 use crate::args::LinkArgs;
 use crate::control::Secret;
@@ -52,7 +52,7 @@ pub fn tcp_config(
         connections: usize::from(link.connections),
         io_threads: usize::from(link.threads),
         peer_timeout: link.peer_timeout,
-        secret: secret.map(|secret| TcpSecret::new(secret.bytes())),
+        secret: secret.map(|secret| Shared::new(secret.bytes())),
         ..TcpConfig::default()
     }
 }
@@ -78,7 +78,7 @@ pub fn rdma_config(
         devices,
         qps_per_path: usize::from(link.connections),
         peer_timeout: link.peer_timeout,
-        secret: secret.map(|secret| TcpSecret::new(secret.bytes())),
+        secret: secret.map(|secret| Shared::new(secret.bytes())),
         ..RdmaConfig::default()
     })
 }
@@ -88,7 +88,7 @@ pub fn shm_config(link: &LinkArgs, secret: Option<&Secret>) -> ShmConfig {
     ShmConfig {
         threads: usize::from(link.threads),
         peer_timeout: link.peer_timeout,
-        secret: secret.map(|secret| ShmSecret::new(secret.bytes())),
+        secret: secret.map(|secret| Shared::new(secret.bytes())),
         ..ShmConfig::default()
     }
 }

@@ -96,6 +96,8 @@ pub(crate) enum Slot {
 
 /// What the built-in backends bring for applications: their types and their configurations.
 pub(crate) mod exports {
+    #[cfg(any(feature = "tcp", feature = "shm", feature = "rdma"))]
+    pub use mori_core::Secret;
     #[cfg(feature = "rdma")]
     pub use mori_rdma::topology as rdma_topology;
     #[cfg(feature = "rdma")]
@@ -106,11 +108,11 @@ pub(crate) mod exports {
     };
     #[cfg(feature = "shm")]
     pub use mori_shm::{
-        BareProcess, HostFacts as ShmHostFacts, Obstacle as ShmObstacle, Secret as ShmSecret, ShmBackend,
-        ShmConfig, Tracers as ShmTracers,
+        BareProcess, HostFacts as ShmHostFacts, Obstacle as ShmObstacle, ShmBackend, ShmConfig,
+        Tracers as ShmTracers,
     };
     #[cfg(feature = "tcp")]
-    pub use mori_tcp::{Secret, TcpBackend, TcpConfig};
+    pub use mori_tcp::{TcpBackend, TcpConfig};
     #[cfg(feature = "xgmi")]
     pub use mori_xgmi::{
         Completion as XgmiCompletion, Device as XgmiDevice, Runtime as XgmiRuntime, XgmiBackend, XgmiConfig,

@@ -1,32 +1,8 @@
 //! What can be configured, and what a configuration must satisfy.
 
-use std::fmt;
 use std::time::Duration;
 
-use mori_core::{Error, ErrorKind};
-
-/// A secret that both sides share; never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<[u8]>);
-
-impl Secret {
-    /// A secret of these bytes. Use at least 16 random ones.
-    #[must_use]
-    pub fn new(bytes: impl Into<Vec<u8>>) -> Self {
-        Self(bytes.into().into_boxed_slice())
-    }
-
-    #[cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "there is no handshake there"))]
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(…)")
-    }
-}
+use mori_core::{Error, ErrorKind, Secret};
 
 /// Which processes this one lets copy from and to its memory where the system's Yama module restricts that to a process's
 /// ancestors (`kernel.yama.ptrace_scope` is 1). Elsewhere it means nothing.
@@ -135,7 +111,7 @@ impl ShmConfig {
                 return wrong(&format!("{name} must be 1 ms to a year"));
             }
         }
-        if self.secret.as_ref().is_some_and(|secret| secret.bytes().is_empty()) {
+        if self.secret.as_ref().is_some_and(|secret| secret.is_empty()) {
             return wrong("the secret must not be empty; leave it out to have none");
         }
         Ok(())

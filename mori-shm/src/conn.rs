@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use mori_core::{Deadline, Error, ErrorKind, Result};
+use mori_core::{Deadline, Error, ErrorKind, Nonce, Result, Side};
 
 use crate::blob::EngineBlob;
-use crate::handshake::{self, Identity, Side};
+use crate::handshake::{self, Identity};
 use crate::obstacle::{Obstacle, yama};
 use crate::outbox::Outbox;
 use crate::page::{Entry, Page};
@@ -24,7 +24,7 @@ use crate::sys::{self, Credentials};
 use crate::target::Turn;
 use crate::transfer::Transfer;
 use crate::waiter::{Broken, Waiter};
-use crate::wire::{MAX_PACKET, Message, Nonce, Note, VERSIONS, malformed};
+use crate::wire::{MAX_PACKET, Message, Note, VERSIONS, malformed};
 
 /// The most answers that a connection may owe us at a time.
 const MAX_REQUESTS: usize = 1 << 16;
@@ -427,7 +427,7 @@ impl Conn {
                 }
                 let secret = shared.config.secret.as_ref();
                 handshake::same_lock(secret.is_some(), locked)?;
-                let mac = handshake::prove(secret, Side::Peer, &own, &nonce);
+                let mac = handshake::prove(secret, Side::Initiator, &own, &nonce);
                 let Identity { key, instance } = shared.identity()?;
                 self.send(&mut state, &Message::Proof { mac, instance, key: key.as_str().to_owned() });
                 state.phase = Phase::Place { own, theirs: nonce };

@@ -1,9 +1,8 @@
 //! The proofs of the handshake: who knows the secret, and who can read whose memory.
 //!
 //! 1. peer → target, *hello*, and target → peer, *welcome*: 32 random bytes of each side.
-//! 2. peer → target, *proof*: a keyed hash (HMAC-SHA-256) over both.
-//! 3. target → peer, *place*, only if that was right: its own keyed hash, over other words so that neither can be echoed,
-//!    and an address in its memory where there are 32 more random bytes.
+//! 2. peer → target, *proof*: the proof of the shared secret ([`Secret`]) over both.
+//! 3. target → peer, *place*, only if that was right: its own proof, and an address in its memory where there are 32 more random bytes.
 //! 4. The peer reads those through the kernel, by the process number that the kernel names for the socket, and sends them back:
 //!    *found*. That proves to the target that the peer may read its memory: both are on one host, and the system permits it. A
 //!    grant then says nothing that the peer could not see anyway.
@@ -12,25 +11,18 @@
 //!
 //! A side without a secret uses an empty key, which no configured secret equals.
 
-use hmac::{Hmac, KeyInit, Mac};
-use mori_core::{EngineKey, Error, ErrorKind, Result};
-use sha2::Sha256;
+use mori_core::{EngineKey, Error, ErrorKind, Nonce, Result, Secret, Side};
 
-use crate::config::Secret;
-use crate::wire::{MAGIC, Nonce, VERSIONS};
+use crate::wire::VERSIONS;
+
+/// What a proof is for, so that one of another protocol is none.
+const PROTOCOL: &str = "mori-shm";
 
 /// Who an engine is: its name and its incarnation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
     pub(crate) key: EngineKey,
     pub(crate) instance: [u8; 16],
-}
-
-/// Which side proves that it knows the secret; a proof of one is none of the other.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Side {
-    Peer,
-    Target,
 }
 
 /// Fills an array from the system's source of randomness.
@@ -46,25 +38,9 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-fn keyed(secret: Option<&Secret>, side: Side, peer: &Nonce, target: &Nonce) -> Hmac<Sha256> {
-    // Every length of key is taken, so the other branch is never used; it keeps this free of panics.
-    let mut mac = Hmac::<Sha256>::new_from_slice(secret.map_or(&[], Secret::bytes))
-        .unwrap_or_else(|_| Hmac::<Sha256>::new(&Default::default()));
-    mac.update(MAGIC);
-    mac.update(match side {
-        Side::Peer => b"peer",
-        Side::Target => b"them",
-    });
-    // Short keys are padded with zeros, so the length keeps them apart from each other, and from none.
-    mac.update(&(secret.map_or(0, |secret| secret.bytes().len()) as u64).to_le_bytes());
-    mac.update(peer);
-    mac.update(target);
-    mac
-}
-
 /// The proof that `side` sends.
 pub(crate) fn prove(secret: Option<&Secret>, side: Side, peer: &Nonce, target: &Nonce) -> [u8; 32] {
-    keyed(secret, side, peer, target).finalize().into_bytes().into()
+    Secret::prove(secret, PROTOCOL, side, peer, target)
 }
 
 /// Checks the proof of `side`.
@@ -79,9 +55,11 @@ pub(crate) fn verify(
     target: &Nonce,
     mac: &[u8; 32],
 ) -> Result<()> {
-    keyed(secret, side, peer, target)
-        .verify_slice(mac)
-        .map_err(|_| denied("the peer does not know the shared secret"))
+    if Secret::verify(secret, PROTOCOL, side, peer, target, mac) {
+        Ok(())
+    } else {
+        Err(denied("the peer does not know the shared secret"))
+    }
 }
 
 /// Whether two sides can agree on having a secret or none, for a clear answer before the proof.
@@ -122,13 +100,16 @@ mod tests {
         let (peer, target) = ([1; 32], [2; 32]);
         let secrets = [None, Some(Secret::new(*b"a")), Some(Secret::new(*b"b")), Some(Secret::new(*b"a\0"))];
         for (index, one) in secrets.iter().enumerate() {
-            let mac = prove(one.as_ref(), Side::Peer, &peer, &target);
+            let mac = prove(one.as_ref(), Side::Initiator, &peer, &target);
             for (place, other) in secrets.iter().enumerate() {
-                let checked = verify(other.as_ref(), Side::Peer, &peer, &target, &mac);
+                let checked = verify(other.as_ref(), Side::Initiator, &peer, &target, &mac);
                 assert_eq!(checked.is_ok(), index == place, "{index} {place}");
             }
             assert!(verify(one.as_ref(), Side::Target, &peer, &target, &mac).is_err(), "an echo");
-            assert!(verify(one.as_ref(), Side::Peer, &target, &peer, &mac).is_err(), "other random bytes");
+            assert!(
+                verify(one.as_ref(), Side::Initiator, &target, &peer, &mac).is_err(),
+                "other random bytes"
+            );
         }
         assert!(
             same_lock(true, true).is_ok()

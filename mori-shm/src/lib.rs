@@ -51,9 +51,10 @@ mod wire;
 pub use backend::ShmBackend;
 #[cfg(target_os = "linux")]
 pub use bare::BareProcess;
-pub use config::{Secret, ShmConfig, Tracers};
+pub use config::{ShmConfig, Tracers};
 #[cfg(not(target_os = "linux"))]
 pub use elsewhere::{BareProcess, ShmBackend};
+pub use mori_core::Secret;
 pub use obstacle::{HostFacts, Obstacle};
 
 /// Runs what may call into the application (an observer, a waker): a panic there must not take a thread of ours with it, and

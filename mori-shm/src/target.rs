@@ -7,10 +7,10 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use mori_core::{EngineKey, Error, ErrorKind, Notification, Result, Tag};
+use mori_core::{EngineKey, Error, ErrorKind, Nonce, Notification, Result, Side, Tag};
 
 use crate::config::Tracers;
-use crate::handshake::{self, Identity, Side};
+use crate::handshake::{self, Identity};
 use crate::obstacle::{Obstacle, yama};
 use crate::outbox::Outbox;
 use crate::page::Page;
@@ -18,7 +18,7 @@ use crate::regions::User;
 use crate::shared::Shared;
 use crate::socket::{self, Received, broke};
 use crate::sys::{self, Credentials};
-use crate::wire::{MAX_PACKET, Message, Nonce, Note, VERSIONS, malformed};
+use crate::wire::{MAX_PACKET, Message, Note, VERSIONS, malformed};
 
 /// A connection with more answers waiting than this is not read until some are sent.
 const MAX_QUEUED: usize = 256;
@@ -128,7 +128,7 @@ impl Target {
             }
             (Phase::Proof { peer, own }, Message::Proof { mac, instance, key }) => {
                 let secret = shared.config.secret.as_ref();
-                handshake::verify(secret, Side::Peer, &peer, &own, &mac)?;
+                handshake::verify(secret, Side::Initiator, &peer, &own, &mac)?;
                 let who = Identity { key: EngineKey::from(key), instance };
                 self.place(shared, who, handshake::prove(secret, Side::Target, &peer, &own))?
             }

@@ -18,7 +18,7 @@
 //!
 //! A text is its length (two bytes) and that many bytes. A packet that is longer or shorter than its message is malformed.
 
-use mori_core::{Error, ErrorKind, MAX_NOTIFICATION, StatusCode};
+use mori_core::{Error, ErrorKind, MAX_NOTIFICATION, Nonce, StatusCode};
 
 /// The longest message that is sent or read.
 pub(crate) const MAX_PACKET: usize = 4096;
@@ -35,8 +35,6 @@ pub(crate) const VERSIONS: (u8, u8) = (1, 1);
 const FAILED: u8 = 1;
 /// On a note: remember it, and deliver a failure if the connection ends before the outcome comes.
 const ANNOUNCED: u8 = 2;
-
-pub(crate) type Nonce = [u8; 32];
 
 /// What a message to the target's application is about.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use mori_engine::{
-    Access, Clock, Engine, EngineDesc, MemoryDesc, Piece, Secret as TcpSecret, Session, ShmConfig, ShmSecret,
-    TcpConfig, TransferOptions,
+    Access, Clock, Engine, EngineDesc, MemoryDesc, Piece, Secret as Shared, Session, ShmConfig, TcpConfig,
+    TransferOptions,
 };
 use serde::Serialize;
 
@@ -318,7 +318,7 @@ fn tcp_config(secret: Option<&Secret>, left: Duration) -> Result<TcpConfig, Stri
     if left.is_zero() {
         return Err("the time is up".to_owned());
     }
-    let secret = secret.map(|secret| TcpSecret::new(secret.bytes()));
+    let secret = secret.map(|secret| Shared::new(secret.bytes()));
     Ok(TcpConfig { secret, connect_timeout: left, ..TcpConfig::default() })
 }
 
@@ -330,7 +330,7 @@ fn shm_config(secret: Option<&Secret>, left: Duration) -> Result<ShmConfig, Stri
     if left.is_zero() {
         return Err("the time is up".to_owned());
     }
-    let secret = secret.map(|secret| ShmSecret::new(secret.bytes()));
+    let secret = secret.map(|secret| Shared::new(secret.bytes()));
     let connect_timeout = left.max(Duration::from_millis(1));
     Ok(ShmConfig { secret, connect_timeout, ..ShmConfig::default() })
 }
