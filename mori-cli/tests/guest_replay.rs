@@ -1,21 +1,45 @@
 //! Replays over the guest's two RDMA devices, between two processes, every byte verified. Elsewhere the test is skipped by name.
-#![allow(clippy::expect_used, clippy::panic, reason = "helpers of tests tell by failing")]
+#![allow(
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "tests tell by failing, and say why they are skipped"
+)]
 
 mod common;
 
 use common::{Ran, Running, SMALL, Serving};
+use libtest_mimic::{Arguments, Failed, Trial};
 use rustix::process::Signal;
 
 const DEVICES: [&str; 2] = ["rxea", "rxeb"];
 
-/// Whether the guest's devices are here. Where they have to be, their absence is a failure.
-fn in_the_guest() -> bool {
-    let there = DEVICES.iter().all(|name| std::path::Path::new("/sys/class/infiniband").join(name).exists());
-    assert!(there || std::env::var_os("RDMA_REQUIRED").is_none(), "the guest's devices are missing");
-    if !there {
-        println!("skipped without the guest of `cargo xtask rdma-guest`: there is no device {DEVICES:?}");
+fn main() {
+    let mut arguments = Arguments::from_args();
+    // They share the wire.
+    arguments.test_threads = Some(1);
+    let there = |name: &&str| std::path::Path::new("/sys/class/infiniband").join(name).exists();
+    let missing = DEVICES.iter().find(|name| !there(name));
+    // Where the devices have to be, their absence is a failure of the tests.
+    let skipped = missing.is_some() && std::env::var_os("RDMA_REQUIRED").is_none();
+    if let Some(name) = missing.filter(|_| skipped) {
+        eprintln!("skipped without the guest of `cargo xtask rdma-guest`: there is no device {name}");
     }
-    there
+    let trial = |(name, test): (&str, fn())| {
+        let run = move || std::panic::catch_unwind(test).map_err(|_| Failed::without_message());
+        Trial::test(name, run).with_ignored_flag(skipped)
+    };
+    let tests: [(&str, fn()); 2] = [
+        (
+            "blocks_move_between_two_devices_with_every_byte_verified",
+            blocks_move_between_two_devices_with_every_byte_verified,
+        ),
+        (
+            "a_running_server_serves_one_replay_after_the_other",
+            a_running_server_serves_one_replay_after_the_other,
+        ),
+    ];
+    libtest_mimic::run(&arguments, tests.map(trial).into()).exit();
 }
 
 fn verified(ran: &Ran, requests: u64) {
@@ -33,11 +57,7 @@ fn replay(args: &[&str]) -> Running {
     Running::start(&[common.as_slice(), &SMALL, args].concat(), &[])
 }
 
-#[test]
 fn blocks_move_between_two_devices_with_every_byte_verified() {
-    if !in_the_guest() {
-        return;
-    }
     let args =
         ["--requests", "12", "--pool-blocks", "100", "--cache-blocks", "300", "--pool-device", DEVICES[1]];
     for further in [["--connections", "1"], ["--pieces", "tensor"]] {
@@ -45,11 +65,7 @@ fn blocks_move_between_two_devices_with_every_byte_verified() {
     }
 }
 
-#[test]
 fn a_running_server_serves_one_replay_after_the_other() {
-    if !in_the_guest() {
-        return;
-    }
     let serving = Serving::start(&["--transport", "rdma", "--device", DEVICES[1], "--pool-blocks", "64"]);
     for _ in 0..2 {
         verified(&replay(&["--requests", "8", "--target", &serving.address]).finish(), 8);
