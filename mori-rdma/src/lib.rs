@@ -21,8 +21,8 @@ mod service;
 mod session;
 mod stats;
 mod sync;
-mod wire;
 pub mod topology;
+mod wire;
 
 #[allow(unsafe_code, reason = "the one module that calls the foreign library")]
 pub mod verbs;

@@ -29,7 +29,9 @@ fn absent(words: String) -> Error {
 impl Harness for RdmaHarness {
     fn name(&self) -> String {
         let RdmaConfig { qps_per_path, max_devices, completion, .. } = &self.0;
-        format!("mori-rdma over the simulation, {max_devices} devices, {qps_per_path} queue pairs, {completion:?}")
+        format!(
+            "mori-rdma over the simulation, {max_devices} devices, {qps_per_path} queue pairs, {completion:?}"
+        )
     }
 
     fn node(&self) -> Result<Box<dyn Node>> {
