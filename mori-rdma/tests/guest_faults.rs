@@ -22,7 +22,6 @@ fn main() {
     guest::main(&[
         ("the_peers_link_goes_down_under_writes", wire::the_peers_link_goes_down_under_writes),
         ("the_own_link_goes_down_under_reads", wire::the_own_link_goes_down_under_reads),
-        ("a_black_hole_swallows_reads", wire::a_black_hole_swallows_reads),
         ("a_black_hole_swallows_writes", wire::a_black_hole_swallows_writes),
         ("the_other_device_carries_on", wire::the_other_device_carries_on),
         ("a_short_black_hole_recovers_by_itself", wire::a_short_black_hole_recovers_by_itself),

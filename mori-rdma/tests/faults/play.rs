@@ -48,9 +48,7 @@ impl Play {
         let (local, _) = node.area(LENGTH).unwrap();
         let remote = peer.area(LENGTH);
         let session = node.backend.session(&local, &remote).unwrap();
-        let mut play = Self { node, peer, local, remote, session, seed: 0, before };
-        play.works();
-        play
+        Self { node, peer, local, remote, session, seed: 0, before }
     }
 
     /// A new process with the peer's name, which nobody knows yet.

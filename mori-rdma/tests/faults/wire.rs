@@ -61,10 +61,6 @@ pub(crate) fn the_own_link_goes_down_under_reads() {
     cut("cut-local", Op::Read);
 }
 
-pub(crate) fn a_black_hole_swallows_reads() {
-    cut("black-hole", Op::Read);
-}
-
 pub(crate) fn a_black_hole_swallows_writes() {
     cut("black-hole", Op::Write);
 }
