@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use mori_core::Error;
+
 use crate::initiator::Initiator;
 use crate::lane::Lane;
 use crate::peer::Peer;
@@ -88,8 +90,7 @@ impl<'a> Taken<'a> {
                 // Who is to answer may need this processor.
                 Ok(false) => std::thread::yield_now(),
                 Err(why) => {
-                    let (worker, token) = (Arc::clone(&self.conn.lane.worker), self.conn.lane.token);
-                    worker.send(Command::Close { token, why });
+                    self.close(why);
                     return;
                 }
             }
@@ -100,12 +101,19 @@ impl<'a> Taken<'a> {
     }
 }
 
+impl Taken<'_> {
+    /// Asks the I/O thread to end the connection.
+    fn close(&self, why: Error) {
+        let lane = &self.conn.lane;
+        lane.worker.send(Command::Close { token: lane.token, why });
+    }
+}
+
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         DRIVING.set(false);
         if let Err(why) = self.conn.give_back() {
-            let (worker, token) = (Arc::clone(&self.conn.lane.worker), self.conn.lane.token);
-            worker.send(Command::Close { token, why });
+            self.close(why);
         }
     }
 }
